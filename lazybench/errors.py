@@ -1,4 +1,4 @@
-"""Expected errors, and their messages."""
+"""UnmodifiedAnswer errors, and their messages."""
 
 import traceback
 from collections.abc import Iterable, Iterator

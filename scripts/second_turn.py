@@ -30,7 +30,7 @@ from lazybench.model.environment import describe
 from lazybench.model.loading import load_model
 from lazybench.model.prompts import Prompt, PromptBuilder
 from lazybench.run import scoring
-from lazybench.run.divergence import divergence, expected
+from lazybench.run.divergence import divergence, unmodified_answer
 from lazybench.run.resources import Resources
 from lazyllm import LazyLLMError
 
@@ -163,7 +163,7 @@ def measure(
     first = first[:-1] if first[-1] in decode.stop_ids else first  # the chat's template ends the message
     turns = (*(torch.tensor([[token]]) for token in first), question)
     second = SecondTurn(model, decode.max_new_tokens, decode.stop_ids, turns=turns)
-    unmodified = expected(prompt, second, second.max_new_tokens)
+    unmodified = unmodified_answer(prompt, second, second.max_new_tokens)
     facts, record, rows = prompt.builder.facts, prompt.record, []
     for name, (method, settings) in methods.items():
         for seed in range(method.repeats):

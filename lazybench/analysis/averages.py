@@ -94,22 +94,22 @@ _SAME["absent"] = "not paired"
 ANSWERS = Measure("identical_answers", "Identical answers (%)", "identical_answer", **_SAME)
 
 
-def ran(records: pd.DataFrame) -> pd.DataFrame:
+def drop_failed(records: pd.DataFrame) -> pd.DataFrame:
     """Return the records that did not fail."""
     return records[records["error"] == ""]
 
 
-def undisturbed(records: pd.DataFrame) -> pd.DataFrame:
+def drop_disturbed(records: pd.DataFrame) -> pd.DataFrame:
     """Return the records whose passes no other work on the machine disturbed."""
     return records[records["disturbed"] != 1]
 
 
-def measured(records: pd.DataFrame, measure: Measure) -> Estimate:
+def average(records: pd.DataFrame, measure: Measure) -> Estimate:
     """Average a measure over tasks of the means over their datasets.
 
     `records` are those that did not fail, with `task`, `dataset` and the columns of `run_data.COLUMNS`.
     """
-    eligible = undisturbed(records) if measure.timed else records
+    eligible = drop_disturbed(records) if measure.timed else records
     top = _column(eligible, measure.top)
     bottom = 1.0 if measure.bottom is None else _column(eligible, measure.bottom)
     counted = eligible.assign(top=top, bottom=bottom).dropna(subset=["top", "bottom"])
@@ -120,7 +120,7 @@ def measured(records: pd.DataFrame, measure: Measure) -> Estimate:
         skipped = (measure.timed or measure.with_times) and lacking["ttft_s"].isna().all()
         if not skipped or counted["task"].nunique() < records["task"].nunique():
             timed = lacking.dropna(subset="ttft_s")
-            is_disturbed = measure.timed and len(timed) > 0 and undisturbed(timed).empty
+            is_disturbed = measure.timed and len(timed) > 0 and drop_disturbed(timed).empty
             reason = "disturbed" if is_disturbed else measure.absent
             part = f": {total - num_counted} of {total}" if num_counted else ""
             return Estimate(records=num_counted, note=reason + part)

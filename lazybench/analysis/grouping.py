@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from lazybench.analysis.averages import ran, undisturbed
+from lazybench.analysis.averages import drop_disturbed, drop_failed
 from lazybench.analysis.labels import METHODS, label, short, stages, strength_order, title_of
 from lazybench.analysis.run_data import Run
 from lazybench.data.facts import CHINESE, DatasetFacts, datasets_of, task_names
@@ -74,7 +74,7 @@ def _missing(records: pd.DataFrame, expected: Mapping[str, int]) -> str:
     counts = records["dataset"].value_counts()
     if any(counts.get(name, 0) < number for name, number in expected.items()):
         return f"unfinished: {len(records)} of {sum(expected.values())}"
-    complete = ran(records)
+    complete = drop_failed(records)
     if set(expected) <= set(complete["dataset"]):
         return ""
     failed = len(records) - len(complete)
@@ -109,7 +109,7 @@ class Block:
     @cached_property
     def floors(self) -> frozenset[str]:
         """The datasets on which every method scores 0 on every record, so that scores show nothing."""
-        best = ran(self.records).groupby("dataset")[["score", "baseline_score"]].max().max(axis=1)
+        best = drop_failed(self.records).groupby("dataset")[["score", "baseline_score"]].max().max(axis=1)
         return frozenset(best[best == 0].index)
 
     @cached_property
@@ -175,7 +175,7 @@ def with_difference(records: pd.DataFrame, row: Row, block: Block) -> pd.DataFra
     The baseline's score is from its own run, or if that lacks the record, from the paired run.
     """
     baselines = [other for other in block.baselines if all(agree(one, run) for one in other.runs for run in row.runs)]
-    known = pd.concat([records.head(0), *(ran(baseline.records) for baseline in baselines)]).drop_duplicates(KEY)
+    known = pd.concat([records.head(0), *(drop_failed(other.records) for other in baselines)]).drop_duplicates(KEY)
     expected = known.set_index(KEY)["score"].reindex(pd.MultiIndex.from_frame(records[KEY])).set_axis(records.index)
     return records.assign(score_difference=records["score"] - expected.fillna(records["baseline_score"]))
 
@@ -201,7 +201,7 @@ def _with_keep_1(run: Run, baselines: Sequence[Run]) -> Run:
     for baseline in baselines if run.environment.get("on_engine") else ():
         if (baseline.model, baseline.data) != (run.model, run.data) or not agree(run, baseline):
             continue
-        unpruned = undisturbed(baseline.records).set_index(KEY)
+        unpruned = drop_disturbed(baseline.records).set_index(KEY)
         unpruned = unpruned.reindex(pd.MultiIndex.from_frame(run.records[KEY])).set_axis(run.records.index)
         for time in WALL_TIMES:
             estimated = run.records[f"baseline_{time}"] * unpruned[f"keep_1_{time}"] / unpruned[time]

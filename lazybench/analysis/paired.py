@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lazybench.analysis.averages import SCORE_DIFFERENCE, TTFT, measured, ran
+from lazybench.analysis.averages import SCORE_DIFFERENCE, TTFT, average, drop_failed
 from lazybench.analysis.grouping import Block, Row, agree
 from lazybench.analysis.intervals import NEGLIGIBLE, Estimate, geometric_mean
 
@@ -37,7 +37,7 @@ def compare(block: Block) -> pd.DataFrame:
         if not shared or not all(agree(one, other) for one in first.runs for other in second.runs):
             continue
         speedups = [
-            measured(records[records["dataset"].isin(shared)], TTFT[0]).value
+            average(records[records["dataset"].isin(shared)], TTFT[0]).value
             for records in (first_records, second_records)
         ]
         both = first_records.merge(second_records, on=["task", "dataset", "_id"], suffixes=("_first", "_second"))
@@ -71,7 +71,7 @@ def signed_rank(differences: np.ndarray) -> float | None:
 def _complete(row: Row, tasks: dict[str, list[str]]) -> pd.DataFrame:
     """Return a row's records without failed ones, of the datasets that it has finished."""
     finished = [name for names in tasks.values() for name in names if not row.select({name: [name]})[2]]
-    records = ran(row.select(tasks)[0])
+    records = drop_failed(row.select(tasks)[0])
     return records[records["dataset"].isin(finished)]
 
 
@@ -88,5 +88,5 @@ def differences(both: pd.DataFrame) -> dict[str, Any]:
         **ratio.columns("kl_ratio"),
         "records_first_lower_kl": (first < second).sum(),
         "kl_p": signed_rank(first - second),
-        **measured(scores, SCORE_DIFFERENCE).columns(SCORE_DIFFERENCE.key),
+        **average(scores, SCORE_DIFFERENCE).columns(SCORE_DIFFERENCE.key),
     }

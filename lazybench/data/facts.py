@@ -54,7 +54,7 @@ class DatasetFacts:
     stop_at_newline: bool = setting(False, FLAG)  # whether generation also ends at a newline
     # The part of a prompt that the answer continues, as completions of code do, and that methods never shorten:
     # `context`; or `last_file`, the input or, if that is empty, the last file in the context
-    # (`prompts.before_continued`). None for answers to a question.
+    # (`prompts.continued_start`). None for answers to a question.
     continues: str | None = setting(None, one_of(("context", "last_file")))
     # Template with `{input}` for the beginning of the answer. It ends the prompt, after a chat wrapper, and is in no
     # prediction. A record's own replaces it.

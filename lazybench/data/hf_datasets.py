@@ -5,7 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from lazybench.data.hub import reading
+from lazybench.data.hub import explain_errors
 from lazybench.errors import LazyBenchError
 
 
@@ -78,7 +78,10 @@ def _rows(dataset: str, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
     advice = "load has the arguments of datasets.load_dataset"
     if arguments.get("name") is not None:
         arguments["name"] = str(arguments["name"])  # YAML reads the name 4096 as a number
-    with TemporaryDirectory() as folder, reading(f"dataset {dataset!r}: {files or path}", advice, is_local) as offline:
+    with (
+        TemporaryDirectory() as folder,
+        explain_errors(f"dataset {dataset!r}: {files or path}", advice, is_local) as offline,
+    ):
         if offline:  # else each request would wait, and be repeated
             constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
         datasets.utils.logging.set_verbosity(datasets.utils.logging.CRITICAL)  # it logs what it raises, too

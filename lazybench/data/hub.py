@@ -14,7 +14,7 @@ class OutOfReach(LazyBenchError):
 
 
 @cache
-def unreachable() -> str | None:
+def why_unreachable() -> str | None:
     """Ask the hub once in a process; return why it is out of reach, None if it answers."""
     from huggingface_hub import constants, get_session
 
@@ -28,7 +28,7 @@ def unreachable() -> str | None:
 
 
 @contextmanager
-def reading(name: str, advice: str, is_local: bool = False) -> Iterator[bool]:
+def explain_errors(name: str, advice: str, is_local: bool = False) -> Iterator[bool]:
     """Describe errors of the body, which reads files; yields whether to read them from the local cache alone.
 
     Args:
@@ -40,7 +40,7 @@ def reading(name: str, advice: str, is_local: bool = False) -> Iterator[bool]:
         LazyBenchError: the body raised an error about local files, or about the files' content.
         OutOfReach: it raised an error about files of the hub.
     """
-    offline = None if is_local else unreachable()
+    offline = None if is_local else why_unreachable()
     try:
         yield offline is not None
     except LazyBenchError:

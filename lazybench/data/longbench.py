@@ -8,7 +8,7 @@ from glob import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lazybench.data.hub import reading
+from lazybench.data.hub import explain_errors
 from lazybench.data.record import Record, parse, to_records
 from lazybench.errors import LazyBenchError
 
@@ -53,8 +53,8 @@ def names(root: str | Path) -> list[str]:
 
 @contextmanager
 def _open(root: Path) -> Iterator[dict[str, File]]:
-    """Find the files of a folder or archive, by dataset, to be read in the body; see `hub.reading` for errors."""
-    with reading(str(root), f"give a folder of {_SUFFIX} files or a {_ARCHIVE}", is_local=True):
+    """Find the files of a folder or archive, by dataset, to be read in the body; see `hub.explain_errors`."""
+    with explain_errors(str(root), f"give a folder of {_SUFFIX} files or a {_ARCHIVE}", is_local=True):
         if not root.exists():
             raise LazyBenchError(f"{root}: no such folder or archive")
         top: File = root if root.is_dir() else zipfile.Path(root)
@@ -87,5 +87,5 @@ def download() -> Path:
     """Return LongBench's archive in the hub's local cache; the newest one is fetched if the hub can be reached."""
     from huggingface_hub import hf_hub_download
 
-    with reading(f"{_ARCHIVE} of {_HUB}", f"download it, and give data.root=<path to {_ARCHIVE}>") as offline:
+    with explain_errors(f"{_ARCHIVE} of {_HUB}", f"download it, and give data.root=<path to {_ARCHIVE}>") as offline:
         return Path(hf_hub_download(_HUB, _ARCHIVE, repo_type="dataset", local_files_only=offline))

@@ -76,7 +76,7 @@ def done_records(job: Job, machine: dict[str, Any] | None) -> int:
             return 0
         run, own = RunFolder(folder), {record.key for record in job.own_records}
         done = own.intersection(*(run.done(name) for name in journal_names(job.config.trace)))
-        return len(done - run.runs_again(own, job.config.trace, job.config.retry_failed))
+        return len(done - run.records_to_rerun(own, job.config.trace, job.config.retry_failed))
     return 0
 
 

@@ -28,7 +28,7 @@ from lazybench.methods import Method
 from lazybench.methods.calibrated import Calibrated, settings_of
 from lazybench.model.decoding import decoder_for
 from lazybench.model.prompts import Prompt
-from lazybench.run.divergence import Expected, divergence, expected
+from lazybench.run.divergence import UnmodifiedAnswer, divergence, unmodified_answer
 from lazybench.store.journal import Journal, Key
 from lazybench.store.writing import replace
 
@@ -44,7 +44,7 @@ class Matcher:
     halves: Mapping[str, Sequence[Record]]  # all records of the task, by half
     prompts: Mapping[Key, Prompt]  # of the records to measure
     decides: Mapping[str, Any]  # everything besides the method and the record that a measured value depends on
-    _expected: dict[Key, Expected] = field(default_factory=dict)
+    _expected: dict[Key, UnmodifiedAnswer] = field(default_factory=dict)
 
     def match(self) -> Iterator[tuple[float, str, str]]:
         """Yield each speedup, the smallest first, with the method for it as YAML, and a message.
@@ -187,7 +187,7 @@ class Matcher:
         record, decode = prompt.record, decoder_for(self.model, prompt)
         with prefix_errors(f"method {method.name} on {record.dataset} {record.id}", RecordFailure):
             if record.key not in self._expected:
-                self._expected[record.key] = expected(prompt, decode, self.config.answer_tokens)
+                self._expected[record.key] = unmodified_answer(prompt, decode, self.config.answer_tokens)
             kl = float(divergence(method, prompt, decode, self._expected[record.key]).mean())
             if not kl < math.inf:
                 raise RecordFailure("the divergence is not finite")

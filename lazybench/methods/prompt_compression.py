@@ -22,7 +22,7 @@ from lazybench.methods.base import Shortening
 from lazybench.methods.shared import second_models
 from lazybench.model.decoding import Decoder, max_positions
 from lazybench.model.loading import load_model, load_tokenizer
-from lazybench.model.prompts import Prompt, before_continued, shortenable
+from lazybench.model.prompts import Prompt, continued_start, shortenable
 from lazybench.rules import COUNT_OR_NULL, FLAG, MODEL, RATIO, one_of, setting
 
 Spans = list[tuple[int, int]]
@@ -94,7 +94,7 @@ class PromptCompression(Shortening):
                 text = text[:start] + self._compress_context(text[start:end], scorer) + text[end:]
             compressed = prompt if text == prompt.text else prompt.with_text(text)
         else:
-            context, end = prompt.record.context, before_continued(prompt.record, prompt.builder.facts)
+            context, end = prompt.record.context, continued_start(prompt.record, prompt.builder.facts)
             shortened = self._compress_context(context[:end], scorer) + context[end:]
             compressed = prompt if shortened == context else prompt.with_context(shortened)
         return compressed.ids, min(1.0, compressed.ids.shape[1] / prompt.ids.shape[1])

@@ -24,7 +24,7 @@ from transformers import (
 from transformers.utils import logging
 
 from lazybench.config import ModelConfig
-from lazybench.data.hub import OutOfReach, reading
+from lazybench.data.hub import OutOfReach, explain_errors
 from lazybench.errors import LazyBenchError, causes_of
 from lazybench.model import generation_config, instance
 from lazybench.model.device import device_of, dtype_of, ran_out
@@ -177,7 +177,7 @@ def load_skeleton(config: ModelConfig, device: str = "meta", vocabulary: int = 0
         LazyBenchError: its config cannot be loaded, or is not a model's.
     """
     setting = "model.shape" if config.shape else f"model.path={config.path}"
-    with reading(setting, "it must be a causal language model", is_local=True):
+    with explain_errors(setting, "it must be a causal language model", is_local=True):
         try:
             structure = AutoConfig.for_model(**config.shape) if config.shape else _load(AutoConfig, config)
         except OutOfReach:
@@ -224,7 +224,7 @@ def _gguf_type(path: Path) -> str:
 
 
 def _load(auto: Any, config: ModelConfig, **kwargs: Any) -> Any:
-    """Call `auto.from_pretrained` for a model's files; see `hub.reading` for errors."""
+    """Call `auto.from_pretrained` for a model's files; see `hub.explain_errors` for errors."""
     weights = locate(config)
     if weights.gguf_file is not None:
         kwargs["gguf_file"] = weights.gguf_file
@@ -234,6 +234,6 @@ def _load(auto: Any, config: ModelConfig, **kwargs: Any) -> Any:
     if weights.is_local:
         advice = "a model is a whole .gguf file, or a folder that save_pretrained wrote, its tokenizer in it"
     advice += "; a model with Python code needs model.trust_remote_code=true"
-    with reading(f"model.path={config.path}", advice, weights.is_local) as offline:
+    with explain_errors(f"model.path={config.path}", advice, weights.is_local) as offline:
         kwargs |= {"local_files_only": offline, "trust_remote_code": config.trust_remote_code}
         return auto.from_pretrained(weights.path, **kwargs)

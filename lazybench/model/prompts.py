@@ -115,7 +115,7 @@ def build_all(
     return prompts
 
 
-def before_continued(record: Record, facts: DatasetFacts) -> int:
+def continued_start(record: Record, facts: DatasetFacts) -> int:
     """Return where the part of the context begins that the answer continues, in characters.
 
     The last file of a context begins with the first import after the last path, or with that path if it is right above.
@@ -137,7 +137,7 @@ def shortenable(prompt: Prompt) -> list[tuple[int, int]]:
         starts and ends in order, one pair for each `{context}` of the dataset's prompt that is not cut out whole. No
         question or instruction is inside.
     """
-    return _context_spans(prompt, before_continued(prompt.record, prompt.builder.facts))
+    return _context_spans(prompt, continued_start(prompt.record, prompt.builder.facts))
 
 
 def template_tokens(prompt: Prompt) -> torch.Tensor:

@@ -9,7 +9,7 @@ from huggingface_hub import hf_hub_download
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from lazybench.data.hub import reading
+from lazybench.data.hub import explain_errors
 from lazybench.errors import LazyBenchError
 
 GPT2 = "openai-community/gpt2"
@@ -72,7 +72,7 @@ def _merges(ids: Mapping[str, int]) -> Iterator[tuple[str, str]]:
 def _read(vocabulary: str) -> dict[str, int]:
     """Read GPT-2's ids by token, from a folder or through the hub's cache."""
     name, folder = f"model.tokenizer.vocabulary={vocabulary}", Path(vocabulary).expanduser()
-    with reading(name, f"give {GPT2}, or a folder with its {' or '.join(_NAMES)}", folder.is_dir()) as offline:
+    with explain_errors(name, f"give {GPT2}, or a folder with its {' or '.join(_NAMES)}", folder.is_dir()) as offline:
         if folder.is_dir():
             path = next((folder / file for file in _NAMES if (folder / file).is_file()), folder / _NAMES[0])
         else:

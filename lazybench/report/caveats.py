@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from lazybench.analysis.averages import MEAN, Measure, ran
+from lazybench.analysis.averages import MEAN, Measure, drop_failed
 from lazybench.analysis.grouping import KEY, Block, agree
 from lazybench.analysis.labels import format_settings, is_calibrated, provenance, short
 
@@ -85,7 +85,7 @@ def _baselines(block: Block) -> Iterator[str]:
     labels: dict[str, list[str]] = {}
     others = [row for row in block.rows if row.method != "baseline"]
     for row, baseline in product(others, block.baselines):
-        shared = ran(row.records).merge(ran(baseline.records), on=KEY, suffixes=("", "_expected"))
+        shared = drop_failed(row.records).merge(drop_failed(baseline.records), on=KEY, suffixes=("", "_expected"))
         answer, expected = shared["baseline_prediction_digest"], shared["prediction_digest_expected"]
         is_known = (answer != "") & (expected != "")
         different = shared[is_known & (answer != expected)]
@@ -98,7 +98,7 @@ def _baselines(block: Block) -> Iterator[str]:
         yield f"the unmodified model's answers beside {', '.join(rows)} differ from those of {text}"
 
 
-def is_taken(measure: Measure, lines: pd.DataFrame) -> bool:
+def is_measured(measure: Measure, lines: pd.DataFrame) -> bool:
     """Return whether any run took this measure, so that it needs a column."""
     notes = lines[f"{measure.key}_note"].dropna()  # missing for models whose datasets lack the group
     return bool((notes != measure.absent).any())
@@ -109,7 +109,7 @@ def gaps(lines: pd.DataFrame, measures: Sequence[Measure]) -> list[str]:
 
     `lines` and `measures` are a table's; each line has the `name` of its row.
     """
-    taken = [measure for measure in measures if is_taken(measure, lines)]
+    taken = [measure for measure in measures if is_measured(measure, lines)]
     names: dict[str, dict[str, None]] = {}
     for _, row in lines.groupby("label", sort=False):
         mean = row[(row["task"] == MEAN) & (row["missing"] == "")]

@@ -9,13 +9,13 @@ from typing import Any
 import pandas as pd
 
 from lazybench.analysis import averages
-from lazybench.analysis.averages import MEAN, Measure, measured, ran, undisturbed
+from lazybench.analysis.averages import MEAN, Measure, average, drop_disturbed, drop_failed
 from lazybench.analysis.console import texts
 from lazybench.analysis.grouping import Block, Row, with_difference
 from lazybench.analysis.intervals import Estimate
 from lazybench.analysis.labels import METHODS, is_calibrated, method_title, title_of
 from lazybench.report import paper
-from lazybench.report.caveats import is_taken
+from lazybench.report.caveats import is_measured
 
 NONE = "—"
 
@@ -107,13 +107,13 @@ def _line(
 ) -> dict[str, Any]:
     """Measure a row on tasks, which are given with their datasets."""
     records, datasets, missing = row.select(tasks)
-    complete = with_difference(ran(records), row, block)
+    complete = with_difference(drop_failed(records), row, block)
     num_datasets = len(datasets), sum(map(len, tasks.values()))
-    num_records = len(records), len(records) - len(complete), len(records) - len(undisturbed(records))
+    num_records = len(records), len(records) - len(complete), len(records) - len(drop_disturbed(records))
     values = (block.model, block.data, section, row.method, row.label, *num_datasets, *num_records)
     line: dict[str, Any] = dict(zip(_ROW, values, strict=True))
     for key, measure in measures.items():
-        result = Estimate(note=missing) if missing else measured(complete, measure)
+        result = Estimate(note=missing) if missing else average(complete, measure)
         line |= result.columns(key) | {f"{key}_records": result.records, f"{key}_note": result.note}
         if measure.by_seed:
             line[f"{key}_seed_deviation"] = stdev(result.seeds) if result.seeds else None
@@ -137,7 +137,7 @@ def _line(
 def select(spec: Spec, blocks: Sequence[Block], lines: pd.DataFrame) -> pd.DataFrame:
     """Return the lines of `numbers` that a table of blocks shows; means over tasks without any value are left out."""
     lines = lines[lines["model"].isin([block.model for block in blocks]) & (lines["data"] == blocks[0].data)]
-    if not any(is_taken(measure, lines) for measure in spec.measures):
+    if not any(is_measured(measure, lines) for measure in spec.measures):
         return lines.head(0)
     bare = (lines["task"] == MEAN) & lines[[measure.key for measure in spec.measures]].isna().all(axis=1)
     return lines[~lines["method"].isin(spec.skip) & ~bare]
@@ -173,7 +173,7 @@ def shown(measures: Sequence[Measure], lines: pd.DataFrame, beside_paper: bool) 
     cells = {("", "Task"): [titles[task] for task, *_ in index], ("", "Method"): [name for *_, name in index]}
     for model, own in lines.groupby("model", sort=False):
         for measure in measures:
-            if is_taken(measure, own):
+            if is_measured(measure, own):
                 cells[title_of(model, "model"), measure.title] = _cells(own.set_index(_CELL).reindex(index), measure)
     repeated = index.droplevel("name").duplicated()
     for measure in measures if beside_paper else ():

@@ -12,7 +12,7 @@ from lazybench.model.prompts import Prompt
 
 
 @dataclass(frozen=True)
-class Expected:
+class UnmodifiedAnswer:
     """The unmodified model's answer."""
 
     tokens: list[int]  # token ids
@@ -24,7 +24,7 @@ class Expected:
         return None if self.logits is None else self.tokens[: len(self.logits)]
 
 
-def expected(prompt: Prompt, decode: Decoder, tokens: int) -> Expected:
+def unmodified_answer(prompt: Prompt, decode: Decoder, tokens: int) -> UnmodifiedAnswer:
     """Generate the unmodified model's answer to a prompt, at most `tokens` tokens of it.
 
     Raises:
@@ -32,10 +32,12 @@ def expected(prompt: Prompt, decode: Decoder, tokens: int) -> Expected:
     """
     decode = replace(decode, max_new_tokens=min(decode.max_new_tokens, tokens), tracing=True)
     answer_tokens = decode(prompt.ids)
-    return Expected(answer_tokens, decode.logits)
+    return UnmodifiedAnswer(answer_tokens, decode.logits)
 
 
-def divergence(method: Method, prompt: Prompt, decode: Decoder, expected: Expected, seed: int = 0) -> torch.Tensor:
+def divergence(
+    method: Method, prompt: Prompt, decode: Decoder, unmodified: UnmodifiedAnswer, seed: int = 0
+) -> torch.Tensor:
     """Compute KL(unmodified || method) of the next token, in nats, at each token of the answer, float64 (tokens,).
 
     The method is forced along the unmodified model's answer token by token, so that decoding and revival count, and a
@@ -44,9 +46,9 @@ def divergence(method: Method, prompt: Prompt, decode: Decoder, expected: Expect
     Raises:
         RecordFailure: the model cannot hold the prompt, or its logits are not finite.
     """
-    decode = replace(decode, forced=expected.reference, tracing=True)
+    decode = replace(decode, forced=unmodified.reference, tracing=True)
     answer(method, prompt, decode, seed)
-    return kl(expected.logits, decode.logits)
+    return kl(unmodified.logits, decode.logits)
 
 
 def kl(unmodified: torch.Tensor, pruned: torch.Tensor) -> torch.Tensor:

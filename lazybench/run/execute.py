@@ -30,7 +30,7 @@ from lazybench.run.summary import error_kind, explanations, failures, scores_tab
 from lazybench.run.unmodified import Unmodified
 from lazybench.store.journal import PREDICTIONS, TRACES, Rows, read_rows
 from lazybench.store.run_folder import RunFolder
-from lazybench.store.survey import begins_anew
+from lazybench.store.survey import changes_since_earlier_run
 from lazyllm import LazyLLMError
 
 
@@ -51,11 +51,11 @@ def run(job: Job, resources: Resources, explained: bool = False) -> Path:
         print(job.left_out)
     if isinstance(job.method, Calibrated):
         print(f"calibrated for {job.method.budget}: {' '.join(provenance(asdict(job.method))).rstrip()}")
-    if note := begins_anew(folder.path, job.settings, machine, job.used_facts):
+    if note := changes_since_earlier_run(folder.path, job.settings, machine, job.used_facts):
         print(note)
     scores = None if config.rerun else folder.finished(job.keys, config.trace)
     own_keys = [record.key for record in job.own_records]
-    if scores is None or folder.runs_again(own_keys, config.trace, config.retry_failed):
+    if scores is None or folder.records_to_rerun(own_keys, config.trace, config.retry_failed):
         folder.check()
         model = resources.model(config.model, load_model)
         # An experiment that sweeps needs -m, even where `sys.argv` leaves a single job of it.
@@ -92,7 +92,7 @@ def _complete(folder: RunFolder, runner: RecordRunner) -> Mapping[str, Any] | No
     """
     job = runner.job
     own_keys = [record.key for record in job.own_records]
-    failed = folder.runs_again(own_keys, job.config.trace, job.config.retry_failed)
+    failed = folder.records_to_rerun(own_keys, job.config.trace, job.config.retry_failed)
     folder.predictions.drop(failed)
     folder.traces.drop(failed)
     done, traced = (folder.done(name).keys() - failed for name in (PREDICTIONS, TRACES))

@@ -17,7 +17,7 @@ from lazybench.model.decoding import Decoder, decoder_for, to_text
 from lazybench.model.prompts import Prompt
 from lazybench.run import scoring
 from lazybench.run.batches import Batches, Question, Result, within_memory
-from lazybench.run.divergence import Expected, averaged, kl
+from lazybench.run.divergence import UnmodifiedAnswer, averaged, kl
 from lazybench.run.prepare import Job
 from lazybench.run.timing import Pass, timed, undisturbed
 from lazybench.run.tracing import attention, progress
@@ -67,7 +67,7 @@ class RecordRunner:
 
         The caller alternates. A record that cannot be run has an `error` in its row, and no measurements.
         """
-        row, question = self._begin(record)
+        row, question = self._new_row(record)
         if question is None:
             return row
         try:
@@ -111,7 +111,7 @@ class RecordRunner:
         """Answer records by a method with all seeds at once."""
         job, traces, repeats = self.job, self.job.config.trace, self.job.method.repeats
         rows, questions = [], []
-        for row, question in map(self._begin, records):
+        for row, question in map(self._new_row, records):
             if question is not None:
                 rows.append(row)
                 questions.append(question)
@@ -131,12 +131,12 @@ class RecordRunner:
             own = [ended.get(index * repeats + seed) for seed in range(repeats)]
             if write is not None and None not in own:
                 compared = unmodified[index] if is_compared else None
-                write(_answered_row(rows[index], questions[index].prompt, own, compared))
+                write(_finished_row(rows[index], questions[index].prompt, own, compared))
 
         logits: dict[int, torch.Tensor] = {}
         if job.is_baseline:
             results = [
-                Output(each.tokens, prompt_computed=1.0) if isinstance(each, Expected) else each
+                Output(each.tokens, prompt_computed=1.0) if isinstance(each, UnmodifiedAnswer) else each
                 for each in unmodified
                 for _ in range(repeats)
             ]
@@ -146,7 +146,7 @@ class RecordRunner:
             by_seed = []
             for question, each in zip(questions, unmodified, strict=True):
                 decode = replace(question.decode, tracing=traces)
-                reference = each.reference if isinstance(each, Expected) else None
+                reference = each.reference if isinstance(each, UnmodifiedAnswer) else None
                 if write is None and reference and not isinstance(method, OnEngine):
                     # Only KL needs this answer: a trace shows the stages of methods on the engine alone.
                     decode = replace(decode, max_new_tokens=min(decode.max_new_tokens, len(reference)))
@@ -161,7 +161,7 @@ class RecordRunner:
     def _trace(
         self,
         question: Question,
-        unmodified: Expected | RecordFailure,
+        unmodified: UnmodifiedAnswer | RecordFailure,
         results: Sequence[Result],
         logits: Sequence[torch.Tensor | None],
     ) -> Row:
@@ -180,7 +180,7 @@ class RecordRunner:
         except (RecordFailure, LazyLLMError) as failure:
             return {"error": one_line(str(failure))}
 
-    def _begin(self, record: Record) -> tuple[Row, Question | None]:
+    def _new_row(self, record: Record) -> tuple[Row, Question | None]:
         """Return a record's row without an answer, and its question; for a prompt that fails, its row and None."""
         row = {
             "_id": record.id,
@@ -209,7 +209,7 @@ class RecordRunner:
         if self.job.is_baseline:
             paired = {"baseline": passes[0], **paired}
         unmodified = paired["baseline"].output.tokens if "baseline" in paired else None
-        measured = _answered(prompt, [each.output for each in passes], unmodified) | _mean_times(passes)
+        measured = _answer_columns(prompt, [each.output for each in passes], unmodified) | _mean_times(passes)
         measured["retaken"] = sum(each.retaken for each in every)
         measured["disturbed"] = any(each.disturbed for each in every)
         for name, each in paired.items():
@@ -243,20 +243,22 @@ def _trace_row(row: Row, traced: Row) -> Row:
     return {"_id": row["_id"], "dataset": row["dataset"], **traced}
 
 
-def _answered_row(
-    row: Row, prompt: Prompt, results: Sequence[Result], unmodified: Expected | RecordFailure | None
+def _finished_row(
+    row: Row, prompt: Prompt, results: Sequence[Result], unmodified: UnmodifiedAnswer | RecordFailure | None
 ) -> Row:
     """Complete the row of a record by the results of all seeds and the unmodified model's answer, if any."""
     if failures := [result for result in results if isinstance(result, RecordFailure)]:
         return _failed(row, failures[0])
-    return row | _answered(prompt, results, unmodified.tokens if isinstance(unmodified, Expected) else None)
+    return row | _answer_columns(
+        prompt, results, unmodified.tokens if isinstance(unmodified, UnmodifiedAnswer) else None
+    )
 
 
 def _failed(row: Row, failure: Exception) -> Row:
     return row | dict.fromkeys(_MEASURED) | {"error": one_line(str(failure))}
 
 
-def _answered(prompt: Prompt, outputs: Sequence[Output], unmodified: list[int] | None) -> Row:
+def _answer_columns(prompt: Prompt, outputs: Sequence[Output], unmodified: list[int] | None) -> Row:
     """Return the columns of a record's answers, one a seed, with empty ones for times."""
     facts, record = prompt.builder.facts, prompt.record
 

@@ -64,23 +64,23 @@ def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFact
 
 def _numbers(records: pd.DataFrame, groups: Sequence[str]) -> dict[str, Any]:
     """Average records, which have their `task`, over tasks of the means over their datasets."""
-    ran = averages.ran(records)
+    answered = averages.drop_failed(records)
     results = {}
-    if set(ran["dataset"]) == set(records["dataset"]):  # no mean leaves out a dataset that failed altogether
+    if set(answered["dataset"]) == set(records["dataset"]):  # no mean leaves out a dataset that failed altogether
         measures = (*_AVERAGED, *map(averages.group_measure, groups))
-        results = {measure.key: averages.measured(ran, measure) for measure in measures}
+        results = {measure.key: averages.average(answered, measure) for measure in measures}
     values = {key: result.value for key, result in results.items()}
-    if results and results["baseline_score"].records < len(ran):
+    if results and results["baseline_score"].records < len(answered):
         values["baseline_score"] = None  # a mean over fewer records would not compare
     return {
         **{measure.key: values.get(measure.key) for measure in _AVERAGED},
         "score_by_group": {group: values.get(f"score_in_{group}") for group in groups},
         "score_by_seed": list(results["score"].seeds) or None if results else None,
-        "records": len(ran),
-        "same_answers": float(ran["identical_answer"].sum()),
-        "compared": int(ran["identical_answer"].notna().sum()),
-        "failed": len(records) - len(ran),
-        "disturbed": len(ran) - len(averages.undisturbed(ran)),
+        "records": len(answered),
+        "same_answers": float(answered["identical_answer"].sum()),
+        "compared": int(answered["identical_answer"].notna().sum()),
+        "failed": len(records) - len(answered),
+        "disturbed": len(answered) - len(averages.drop_disturbed(answered)),
     }
 
 

@@ -15,7 +15,7 @@ from lazybench.errors import RecordFailure
 from lazybench.identity import digest
 from lazybench.methods.base import Output
 from lazybench.run.batches import Batches, Question, Result
-from lazybench.run.divergence import Expected
+from lazybench.run.divergence import UnmodifiedAnswer
 from lazybench.run.timing import UNMODIFIED
 from lazybench.store.journal import Journal
 from lazybench.store.locks import Lock
@@ -42,7 +42,9 @@ class Unmodified:
             _cached.clear()
         self._logits = _cached.setdefault(model, {})
 
-    def answers(self, questions: Sequence[Question], with_logits: bool = False) -> list[Expected | RecordFailure]:
+    def answers(
+        self, questions: Sequence[Question], with_logits: bool = False
+    ) -> list[UnmodifiedAnswer | RecordFailure]:
         """Return each answer, or why there is none; generate those that no process has."""
         keys, rows = [_key(question) for question in questions], self._journal.rows
         by_key = dict(zip(keys, questions, strict=True))
@@ -58,7 +60,7 @@ class Unmodified:
                 others[key] = question._replace(decode=decode, reference=reference)
             failures |= self._ask(others, logits)
         self._cache(logits)
-        return [failures.get(key) or Expected(rows["", key]["tokens"], logits.get(key)) for key in keys]
+        return [failures.get(key) or UnmodifiedAnswer(rows["", key]["tokens"], logits.get(key)) for key in keys]
 
     def _generate(self, questions: Mapping[str, Question], logits: dict[str, torch.Tensor]) -> dict[str, RecordFailure]:
         """Generate the answers that no process has, for all processes; see `_ask`."""

@@ -112,7 +112,7 @@ class RunFolder:
             self._read[name] = read_rows(self.path, name)
         return self._read[name]
 
-    def runs_again(self, records: Collection[Key], traced: bool, failed: bool) -> set[Key]:
+    def records_to_rerun(self, records: Collection[Key], traced: bool, failed: bool) -> set[Key]:
         """Return the records to run again: those that failed, if `failed` is set or all of `records` did.
 
         With `traced`, a record whose trace failed counts as well.

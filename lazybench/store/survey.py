@@ -36,7 +36,7 @@ def runs_of(parent: Path, settings: Mapping[str, Any], facts: Mapping[str, Any])
             yield folder
 
 
-def begins_anew(
+def changes_since_earlier_run(
     folder: Path, settings: Mapping[str, Any], machine: Mapping[str, Any], facts: Mapping[str, Any]
 ) -> str | None:
     """Return a note if a run with these settings exists, but its code, weights, records or machine have changed.

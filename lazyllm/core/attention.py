@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lazyllm.core.importance import Scores, exact, probabilities
+from lazyllm.core.importance import Scores, probabilities, probability_dtype
 
 BLOCK_ELEMENTS = 1 << 24  # largest number of elements of the scores or mask of a block of queries
 _WINDOW_QUERIES = 512  # smallest block of queries under a window: larger blocks than the window are mostly masked
@@ -39,7 +39,7 @@ def causal(batch: int, head: int, query: Tensor, key: Tensor) -> Tensor:
     return key <= query
 
 
-def additive(visible: Tensor, dtype: torch.dtype, heads: int, kv_heads: int) -> Tensor:
+def additive_mask(visible: Tensor, dtype: torch.dtype, heads: int, kv_heads: int) -> Tensor:
     """Return the mask that `attend_masked` adds to the scores: 0, or minus infinity for a key that is not visible.
 
     `visible` is bool (batch, queries, n). Returns (batch, copies, queries, n); `copies` is how many `attend_masked`
@@ -90,7 +90,7 @@ def attend_in_blocks(
         sees = visible(0, 0, positions[0][block, None], positions[1][None, keys])
         if active_mask is not None:
             sees = sees & active_mask
-        mask = additive(sees[None], query.dtype, heads, key.shape[1])
+        mask = additive_mask(sees[None], query.dtype, heads, key.shape[1])
         part = attend_masked(query[:, :, block], key[:, :, keys], value[:, :, keys], mask, scores)
         output[:, block] = part.transpose(1, 2)
     return output
@@ -109,7 +109,7 @@ def attend_masked(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
         query: (batch, heads, queries, head_dim).
         key: (batch, kv_heads, n, head_dim).
         value: (batch, kv_heads, n, value_dim).
-        mask: made by `additive` and added to the scores; None masks nothing.
+        mask: made by `additive_mask` and added to the scores; None masks nothing.
         scores: how the layer makes scores.
 
     Returns:
@@ -119,7 +119,7 @@ def attend_masked(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
     kv_heads = key.shape[1]
     if scores.softcap is not None or scores.sinks is not None:
         # Capped scores are small enough for the model's dtype; those next to sinks may be large.
-        dtype = query.dtype if scores.sinks is None else exact(query.dtype)
+        dtype = query.dtype if scores.sinks is None else probability_dtype(query.dtype)
         weights = probabilities(query, key, None if mask is None else mask[:, :1, None], scores, dtype)
         return torch.matmul(weights.to(query.dtype).flatten(2, 3), value).reshape(batch, heads, num_queries, -1)
     attend = nn.functional.scaled_dot_product_attention

@@ -13,7 +13,7 @@ from lazyllm.core.attention import (
     BLOCK_ELEMENTS,
     Kernel,
     WindowMask,
-    additive,
+    additive_mask,
     attend_in_blocks,
     attend_masked,
     causal,
@@ -95,7 +95,7 @@ class Engine:
         self.group = self.groups[0]
         self.num_queries = self._max_queries = self._num_keys = 0
         self._shape = (0, 0, 0)  # queries, sequences and keys in attention
-        self._is_even = True  # whether all sequences have the same number of queries
+        self._has_equal_queries = True  # whether all sequences have the same number of queries
         # First slot of the new keys, and how many there are, where both are the same in each sequence.
         self._new_slots: tuple[int, int] | None = None
         self._observers: dict[int, list[Sequence]] = {}  # by layer: the sequences whose ranking observes it
@@ -165,7 +165,7 @@ class Engine:
         aux_cache = self.aux_cache.extend(self.max_tokens, hidden)
         _scatter(aux_cache, group.batch_index, group.query_positions, hidden[0])
         active_batch = self._batch_index(following.num_active, active.device)
-        misplaced = self._find_uncomputed(following, active, active_batch)
+        misplaced = self._set_queries(following, active, active_batch)
         self._assign_slots(following)
         following.first_key, following.active_mask, ends = 0, None, following.num_cached
         if ends != following.num_active or len(set(ends)) > 1:
@@ -298,11 +298,11 @@ class Engine:
         self.group = group
         self.num_queries, self._max_queries = sum(group.num_queries), max(group.num_queries)
         self._num_keys = max(group.num_cached) - group.first_key
-        self._is_even = len(set(group.num_queries)) == 1
+        self._has_equal_queries = len(set(group.num_queries)) == 1
         # In prefill keys are packed, too.
         over_slots = self.num_queries, len(self.sequences), self._num_keys
         self._shape = (self.num_queries, 1, self.num_queries) if self.is_prefill else over_slots
-        is_aligned = self._is_even and len(set(group.num_cached)) == 1
+        is_aligned = self._has_equal_queries and len(set(group.num_cached)) == 1
         end = group.num_cached[0]
         self._new_slots = (end - group.num_queries[0], group.num_queries[0]) if is_aligned else None
         self._observers = {}
@@ -318,7 +318,7 @@ class Engine:
         self.group.to(device)
         self._device = device
         self._masks = {}
-        if not self._is_even:
+        if not self._has_equal_queries:
             is_query = torch.arange(self._max_queries) < torch.tensor(self.group.num_queries)[:, None]
             is_query = is_query.flatten()
             query_of = (is_query.cumsum(0) - 1).clamp_(min=0)
@@ -340,7 +340,7 @@ class Engine:
             group.active_mask = self._last_slots(group)
         self._begin_group(group)
 
-    def _find_uncomputed(self, following: LayerGroup, active: Tensor, batch_index: Tensor | None) -> Tensor | None:
+    def _set_queries(self, following: LayerGroup, active: Tensor, batch_index: Tensor | None) -> Tensor | None:
         """Set which tokens the next group computes: the active positions that have no slot there.
 
         Read their number from the device, once for all sequences. In prefill no position has a slot.
@@ -443,7 +443,7 @@ class Engine:
 
     def _padded(self, packed: Tensor) -> Tensor:
         """Return (1, heads, queries, width) as (batch, heads, longest, width); padding repeats some query."""
-        if not self._is_even:
+        if not self._has_equal_queries:
             packed = packed.index_select(2, self._padding[0])
         heads, width = packed.shape[1], packed.shape[3]
         return packed.view(heads, len(self.sequences), -1, width).transpose(0, 1)
@@ -451,7 +451,7 @@ class Engine:
     def _unpadded(self, padded: Tensor) -> Tensor:
         """Return (batch, longest, heads, width) as (1, queries, heads, width)."""
         flat = padded.flatten(0, 1)
-        return flat[None] if self._is_even else flat.index_select(0, self._padding[1])[None]
+        return flat[None] if self._has_equal_queries else flat.index_select(0, self._padding[1])[None]
 
     def _mask(self, window: WindowMask | None, dtype: torch.dtype, heads: int, kv_heads: int) -> Tensor | None:
         """Return the mask of the current group as `attend_masked` takes it; None where all queries see all keys."""
@@ -468,7 +468,7 @@ class Engine:
                     keys = group.positions.view[:, group.first_key :]
                 sees = (causal if window is None else window.visible)(0, 0, queries, keys.unsqueeze(-2))
                 visible = sees if visible is None else sees.logical_and_(visible)
-            self._masks[key] = None if visible is None else additive(visible, dtype, heads, kv_heads)
+            self._masks[key] = None if visible is None else additive_mask(visible, dtype, heads, kv_heads)
         return self._masks[key]
 
     def _check_window(self, layer: int, window: WindowMask | None) -> None:

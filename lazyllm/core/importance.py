@@ -14,7 +14,7 @@ class Scores(NamedTuple):
     sinks: Tensor | None = None  # attention sinks: one logit a query head, (heads,); None in models without
 
 
-def exact(dtype: torch.dtype) -> torch.dtype:
+def probability_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype of attention probabilities in a model of this dtype: float32, or float64 for float64."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
@@ -31,7 +31,7 @@ def probabilities(query: Tensor, key: Tensor, mask: Tensor | None, kind: Scores,
         dtype: of the scores.
 
     Returns:
-        (batch, kv_heads, heads per kv_head, queries, n), in `exact(query.dtype)`. With sinks the
+        (batch, kv_heads, heads per kv_head, queries, n), in `probability_dtype(query.dtype)`. With sinks the
         probabilities of a query sum to less than 1.
     """
     batch, kv_heads, n, head_dim = key.shape
@@ -44,7 +44,7 @@ def probabilities(query: Tensor, key: Tensor, mask: Tensor | None, kind: Scores,
     if mask is not None:
         scores = torch.where(mask, scores, float("-inf")) if mask.dtype == torch.bool else scores + mask
     if kind.sinks is None:
-        return scores.softmax(dim=-1, dtype=exact(query.dtype))
+        return scores.softmax(dim=-1, dtype=probability_dtype(query.dtype))
     sinks = kind.sinks.view(1, kv_heads, -1, 1, 1).to(dtype).expand(*scores.shape[:-1], 1)
     return torch.cat([scores, sinks], dim=-1).softmax(dim=-1)[..., :-1]
 

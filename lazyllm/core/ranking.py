@@ -12,7 +12,7 @@ from torch.distributed import ProcessGroup, ReduceOp, all_reduce
 from lazyllm.core.attention import MaskFunction, causal
 from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.groups import LayerGroup
-from lazyllm.core.importance import Scores, exact, most_important, probabilities
+from lazyllm.core.importance import Scores, most_important, probabilities, probability_dtype
 from lazyllm.core.sequence import Sequence
 
 
@@ -70,7 +70,7 @@ class LayerAttention:
             positions = keys.new_tensor([self.sequence.num_tokens - 1]) if positions is None else positions
             visible = (self.window or causal)(0, 0, positions[:, None], keys)
             mask = visible if mask is None else visible & mask
-        return probabilities(query, self.key, mask, self.scores, exact(query.dtype))
+        return probabilities(query, self.key, mask, self.scores, probability_dtype(query.dtype))
 
 
 class Ranking(ABC):

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lazyllm.core.errors import LazyLLMError
-from lazyllm.core.importance import exact
+from lazyllm.core.importance import probability_dtype
 from lazyllm.hf.arguments import read_ids
 
 
@@ -71,7 +71,7 @@ def log_likelihoods(
             for index, token in enumerate(text[0].tolist()):
                 output = step(text[:, index - 1 : index], cache, prompt.shape[1] + index - 1) if index else prefill
                 logits = output.logits[0, -1]
-                tokens.append(logits.to(exact(logits.dtype)).log_softmax(dim=-1)[token])
+                tokens.append(logits.to(probability_dtype(logits.dtype)).log_softmax(dim=-1)[token])
                 is_greedy.append(logits.float().argmax() == token)  # in the dtype that `generate` chooses in
             each = torch.stack(tokens).cpu()
             likelihoods.append(LogLikelihood(each, float(each.double().sum()), bool(torch.stack(is_greedy).all())))

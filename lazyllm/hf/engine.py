@@ -74,7 +74,7 @@ class HFEngine(Engine):
         if layer == self.group.layers.stop:
             args = (self.prune_and_gather(args[0]), *args[1:])
         self.layer, self._running, self._has_attended = layer, (module, args[0].device), False
-        if self.is_prefill or not self._layer_arguments.are_right(layer, self.group):
+        if self.is_prefill or not self._layer_arguments.passes_unchanged(layer, self.group):
             args, kwargs = self._layer_arguments.select(layer, self.group, forward, args, kwargs)
         output = forward(*args, **kwargs)
         self._running = None

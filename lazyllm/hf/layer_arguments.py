@@ -36,7 +36,7 @@ class LayerArguments:
             new = torch.arange(end - sum(first.num_queries), end, device=arrival.device)
             arrival[first.batch_index, first.query_positions] = new
 
-    def are_right(self, layer: int, group: LayerGroup) -> bool:
+    def passes_unchanged(self, layer: int, group: LayerGroup) -> bool:
         """Return whether a layer takes the model's arguments unchanged in a decoding step, and makes no table."""
         return layer not in self._making and self._computes_input(group)
 

@@ -109,9 +109,9 @@ def silent_hub(monkeypatch):
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
         monkeypatch.setattr(hub, "_TIMEOUT", 0.2)
-        hub.unreachable.cache_clear()
+        hub.why_unreachable.cache_clear()
         yield url
-        hub.unreachable.cache_clear()
+        hub.why_unreachable.cache_clear()
 
 
 @pytest.fixture
@@ -120,9 +120,9 @@ def offline(monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(socket.socket, "connect", lambda *words: pytest.fail("a connection"))
-    hub.unreachable.cache_clear()
+    hub.why_unreachable.cache_clear()
     yield
-    hub.unreachable.cache_clear()
+    hub.why_unreachable.cache_clear()
 
 
 @pytest.fixture

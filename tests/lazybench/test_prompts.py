@@ -16,7 +16,7 @@ from lazybench.data import sample
 from lazybench.data.facts import DatasetFacts, load_facts
 from lazybench.data.record import Record
 from lazybench.model.decoding import decoder_for
-from lazybench.model.prompts import Prompt, PromptBuilder, before_continued, shortenable
+from lazybench.model.prompts import Prompt, PromptBuilder, continued_start, shortenable
 
 FACTS = load_facts()
 LLAMA_2 = "[INST]{prompt}[/INST]"
@@ -128,10 +128,10 @@ FILE = "from app import shop\nimport app.till\n\ndef pay(shop):\n"
 )  # fmt: skip
 def test_the_last_file_is_what_is_continued(context, question, continued):
     record = record_of(context, question)
-    end = before_continued(record, FACTS["repobench-p"])
+    end = continued_start(record, FACTS["repobench-p"])
     assert context[end:] == continued
-    assert before_continued(record, FACTS["lcc"]) == 0
-    assert before_continued(record, FACTS["hotpotqa"]) == len(context)
+    assert continued_start(record, FACTS["lcc"]) == 0
+    assert continued_start(record, FACTS["hotpotqa"]) == len(context)
 
 
 def test_the_chat_template_gets_the_models_arguments():

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lazybench.analysis.averages import TTFT, measured
+from lazybench.analysis.averages import TTFT, average
 from lazybench.analysis.intervals import estimate, geometric_mean
 
 
@@ -25,7 +25,7 @@ def test_records_alone_in_their_datasets_have_an_interval_by_task():
     truth, covered = pd.Series(speedups).groupby(records["task"]).mean().mean(), []
     for noise in rng.normal(1, 0.15, (200, 16)):
         seconds = rng.uniform(1, 10, 16)
-        result = measured(records.assign(ttft_s=seconds, baseline_ttft_s=seconds * speedups * noise), TTFT[0])
+        result = average(records.assign(ttft_s=seconds, baseline_ttft_s=seconds * speedups * noise), TTFT[0])
         covered.append(result.low <= truth <= result.high)
     assert np.mean(covered) >= 0.92
 

@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullLocator
 
 from lazybench.analysis import averages, labels
-from lazybench.analysis.averages import Measure, measured, ran, undisturbed
+from lazybench.analysis.averages import Measure, average, drop_disturbed, drop_failed
 from lazybench.analysis.grouping import Block, Row, with_difference
 from lazybench.analysis.intervals import Estimate
 from lazybench.analysis.trace_means import BINS
@@ -74,9 +74,9 @@ def _point(
     """Return a row's point: its line, the tasks, and each measure's value over them, interval and number of records."""
     records, datasets, missing = row.select(tasks)
     point: dict[str, Any] = {"row": row, "line": _line(block, row), "task": " ".join(tasks), "datasets": len(datasets)}
-    complete = with_difference(ran(records), row, block)
+    complete = with_difference(drop_failed(records), row, block)
     for key, measure in measures.items():
-        estimate = Estimate() if missing else measured(complete, measure)
+        estimate = Estimate() if missing else average(complete, measure)
         point |= estimate.columns(key) | {f"{key}_records": estimate.records}
     return point
 
@@ -124,7 +124,7 @@ def figure1(block: Block) -> Figure | None:
     bars: dict[str, tuple[float, float]] = {}  # TTFT's share (%), and TTFT over a decode step
     counts: list[int] = []  # timed records of each row
     for row in block.baselines:
-        records = undisturbed(ran(row.records)).dropna(subset=["ttft_s"])
+        records = drop_disturbed(drop_failed(row.records)).dropna(subset=["ttft_s"])
         counts.append(len(records))
         condition = f" [{row.conditions}]" if row.conditions else ""
         sections = {labels.title_of(task, "task"): names for task, names in block.tasks().items()}

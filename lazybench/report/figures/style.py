@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lazybench.analysis import labels
-from lazybench.analysis.averages import ran
+from lazybench.analysis.averages import drop_failed
 from lazybench.analysis.grouping import KEY, Block, Row
 
 COLUMN = 3.3  # inches
@@ -112,7 +112,7 @@ def subtitle(block: Block, rows: Sequence[Row], records: Sequence[int] = ()) -> 
 
     `records` has the number of each row's records in the figure; by default, all that did not fail.
     """
-    parts = [ran(row.records) for row in rows]
+    parts = [drop_failed(row.records) for row in rows]
     tokens = pd.concat(parts).drop_duplicates([*KEY, "prompt_tokens"])["prompt_tokens"].dropna()
     prompts = f"prompts {tokens.median():,.0f} tokens (median; max {tokens.max():,.0f})" if len(tokens) else ""
     runs = [run for row in rows for run in row.runs]
