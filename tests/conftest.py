@@ -13,7 +13,7 @@ gc.disable()  # until all is imported
 
 
 def pytest_collection_finish():
-    """Leave what is imported out of garbage collection, which each record that fails asks for."""
+    """Freeze imported objects, so that the collection after each failed record does not scan them."""
     gc.freeze()
     gc.enable()
 

@@ -9,7 +9,7 @@ import torch
 
 
 class CudaDevice:
-    """As `PretendDevice`, except that a copy to the device is a read, too, and that launches are not counted."""
+    """Like `PretendDevice`, but copies to the device count as reads, and launches are not counted."""
 
     def __init__(self, index: int = 0) -> None:
         if index >= torch.cuda.device_count():

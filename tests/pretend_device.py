@@ -37,16 +37,16 @@ _WRITE_INDEXED = {"index_put", "index_put_", "_unsafe_index_put", "_index_put_im
 
 
 class PretendDevice:
-    """One of the pretend devices, there inside its `with`; those of other indexes may be there beside it.
+    """A pretend device, open inside its `with`; several indexes may be open at once.
 
     Attributes:
         name: what `torch.device`, `.to` and `device=` take.
         reads: how often the host waited for values on the device, by the line outside PyTorch that asked, `file:line`.
         launches: how many operators computed something there: not views, nor memory that is only set aside.
-        there: those that are there, by index.
+        opened: the open ones, by index.
     """
 
-    there: ClassVar["dict[int, PretendDevice]"] = {}
+    opened: ClassVar["dict[int, PretendDevice]"] = {}
 
     def __init__(self, index: int = 0) -> None:
         self.index = index
@@ -55,21 +55,21 @@ class PretendDevice:
         self.launches = 0
 
     def __enter__(self) -> "PretendDevice":
-        if self.index in self.there:
-            raise RuntimeError(f"{self.name} is there already")
+        if self.index in self.opened:
+            raise RuntimeError(f"{self.name} is open already")
         _register()
-        self.there[self.index] = self
+        self.opened[self.index] = self
         return self
 
     def __exit__(self, *exception: object) -> None:
-        del self.there[self.index]
+        del self.opened[self.index]
 
     @classmethod
     def at(cls, index: int | None) -> "PretendDevice":
         """The device of an index; None means the first."""
-        if (index or 0) not in cls.there:
+        if (index or 0) not in cls.opened:
             raise RuntimeError(f"there is no device {KIND}:{index or 0}: its `with` has ended, or was never entered")
-        return cls.there[index or 0]
+        return cls.opened[index or 0]
 
     def note_reads(self, times: int) -> None:
         """Count waits for the line that is running."""
@@ -126,7 +126,7 @@ class PretendTensor(torch.Tensor):
 
 
 def _run(operator: Any, *args: Any, **kwargs: Any) -> Any:
-    """What an operator returns that is given tensors of a pretend device, or told to make one there."""
+    """Run an operator that takes or makes tensors of a pretend device."""
     name = operator.overloadpacket.__name__
     if name == "_has_compatible_shallow_copy_type":
         return isinstance(args[0], PretendTensor) == isinstance(args[1], PretendTensor)
@@ -234,7 +234,7 @@ def _reads(name: str, args: Any, kwargs: dict[str, Any], target: PretendDevice |
 
 
 def _fills(name: str, args: Any) -> bool:
-    """Whether an operator puts one number from the host wherever a mask says, which takes neither wait nor copy."""
+    """Return whether an operator fills masked positions with a number of the host, which needs no wait."""
     if name not in _WRITE_INDEXED or isinstance(args[2], PretendTensor) or args[2].numel() != 1:
         return False
     indices = [index for index in args[1] if index is not None]
@@ -252,12 +252,12 @@ class _Module:
     """`torch.pretend`, which PyTorch asks about the devices."""
 
     def is_available(self) -> bool:
-        return bool(PretendDevice.there)
+        return bool(PretendDevice.opened)
 
     is_initialized = is_available
 
     def device_count(self) -> int:
-        return len(PretendDevice.there)
+        return len(PretendDevice.opened)
 
     def current_device(self) -> int:
         return 0
@@ -277,7 +277,7 @@ class _Module:
 
 class _Hooks(torch._C._acc.PrivateUse1Hooks):
     def is_available(self) -> bool:
-        return bool(PretendDevice.there)
+        return bool(PretendDevice.opened)
 
     def has_primary_context(self, index: int) -> bool:
         return True

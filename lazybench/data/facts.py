@@ -29,7 +29,6 @@ _PROMPT = Rule(
     "text with {context} or {input} and no other field, a literal brace twice",
     lambda value: _is_template(value, "context", "input") and bool(re.search(r"\{(context|input)\}", value)),
 )
-_PREFIX = Rule("text with no field but {input}, a literal brace twice", lambda value: _is_template(value, "input"))
 _TASK = Rule(f"{NAME.text}; {ALL} stands for all datasets", lambda value: NAME.test(value) and value != ALL)
 # A custom function is imported when it is needed: a report does without.
 _METRIC = Rule(
@@ -56,9 +55,6 @@ class DatasetFacts:
     # `context`; or `last_file`, the input or, if that is empty, the last file in the context
     # (`prompts.continued_start`). None for answers to a question.
     continues: str | None = setting(None, one_of(("context", "last_file")))
-    # Template with `{input}` for the beginning of the answer. It ends the prompt, after a chat wrapper, and is in no
-    # prediction. A record's own replaces it.
-    answer_prefix: str = setting("", _PREFIX)
     truncate: bool = setting(True, FLAG)  # whether a prompt longer than the model's limit loses its middle
     # Groups of its records that have scores of their own, too: of `longbench_e.LENGTHS`, which a config can write as
     # `by_length: true`, or of those that its records name (`Record.groups`).

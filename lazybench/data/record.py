@@ -38,7 +38,7 @@ class Record:
     all_classes: tuple[str, ...] | None  # the class names of a classification dataset, else None
     length: int  # in words, as LongBench counts it
     language: str = "en"  # `en` or `zh`
-    answer_prefix: str = ""  # ends the prompt, as `DatasetFacts.answer_prefix`, which it replaces if it is not empty
+    answer_prefix: str = ""  # begins the answer: it ends the prompt, after a chat wrapper, and is in no prediction
     groups: str = ""  # its groups among `DatasetFacts.groups`, separated by spaces
 
     @property

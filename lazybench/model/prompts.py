@@ -75,7 +75,7 @@ class PromptBuilder:
             )
         elif chat is not None:
             text = chat.replace("{prompt}", text)
-        return text + (record.answer_prefix or self.facts.answer_prefix.format(input=record.input))
+        return text + record.answer_prefix
 
     def round_trip(self, text: str) -> str:
         """Tokenise `text` and decode it without special tokens, as truncation does."""

@@ -40,15 +40,8 @@ class Pass:
     @property
     def decode_step_s(self) -> float | None:
         """Mean wall time of a decode step, in seconds; None for an answer of a single token."""
-        return self.mean_step_s(1, None)
-
-    def mean_step_s(self, first: int, last: int | None) -> float | None:
-        """Return the mean wall time of decode steps `first` to `last`, from 1; None if there are none.
-
-        Decode step n yields token n + 1; `last=None` is the last step.
-        """
-        times = self.times_s[first - 1 : None if last is None else last + 1]
-        return (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else None
+        steps = len(self.times_s) - 1
+        return (self.generation_s - self.ttft_s) / steps if steps else None
 
     @property
     def cpu_share(self) -> float:

@@ -158,8 +158,6 @@ def _ratios(passes: Mapping[str | int, Pass]) -> dict[str, float]:
         row |= {f"{part}_s": unmodified_s, f"method_{part}_s": method_s, f"{part}_speedup": unmodified_s / method_s}
         if keep_1 is not None:
             row[f"{part}_speedup_over_keep_1"] = getattr(keep_1, f"{part}_s") / method_s
-    # Most pruned tokens are revived in the first steps.
-    row["decode_step_1_8_speedup"] = unmodified.mean_step_s(1, 8) / method.mean_step_s(1, 8)
     return row
 
 

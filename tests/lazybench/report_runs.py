@@ -151,8 +151,8 @@ def write_everything(root, records=4):
     names = datasets_of("all", load_facts())
     rows = rows_of(names, records)
     write_run(root, "baseline", rows, task="all", traces=attention_traces(rows[::8]))
-    strengths = {"10:0.8,20:0.7": 1.4, "10:0.7,20:0.5": 2.0, "5:0.5,10:0.3": 3.0}
-    for number, (schedule, speedup) in enumerate(strengths.items()):
+    speedups = {"10:0.8,20:0.7": 1.4, "10:0.7,20:0.5": 2.0, "5:0.5,10:0.3": 3.0}
+    for number, (schedule, speedup) in enumerate(speedups.items()):
         rows = rows_of(names, records, speedup, 0.5 - 0.04 * number, seed=number + 1)
         traces = stage_traces(rows, [10, 20] if number < 2 else [5, 10]) if number else ()
         settings = {"schedule": schedule}
@@ -163,6 +163,6 @@ def write_everything(root, records=4):
             schedule = f"{layer}:{keep}"
             write_run(root, "lazyllm", rows, task="all", digest=schedule, method={"schedule": schedule})
     for method, key in (("random_drop", "keep"), ("static_pruning", "keep"), ("prompt_compression", "ratio")):
-        for number, strength in enumerate((0.8, 0.5)):
+        for number, value in enumerate((0.8, 0.5)):
             rows = rows_of(names, records, 1 + 0.4 * number, 0.4 - 0.1 * number, seed=40 + number)
-            write_run(root, method, rows, task="all", digest=f"c{number}", method={key: strength})
+            write_run(root, method, rows, task="all", digest=f"c{number}", method={key: value})

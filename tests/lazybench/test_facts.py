@@ -89,7 +89,6 @@ def test_a_dataset_like_one_of_longbenchs_has_its_facts():
         ("mine", {**MINE, "prompt": "no field"}, "prompt"),
         ("mine", {**MINE, "prompt": "{question}"}, "prompt"),
         ("mine", {**MINE, "prompt": "{input} {"}, "prompt"),
-        ("mine", {**MINE, "answer_prefix": "{context}"}, "answer_prefix"),
     ],
 )
 def test_wrong_facts_are_refused_by_name(name, facts, wrong):

@@ -54,10 +54,10 @@ def run_records(run, tmp_path):
 
 @pytest.fixture
 def failing(monkeypatch):
-    """Let the last layer that sees the whole prompt fail on the second record.
+    """Let an MLP fail on the second record.
 
     Returns:
-        a function that sets the fault, and a list that gets whether the failed pass was gone once memory was released.
+        a function that sets the fault, and a list of bools: whether the failed pass was freed at each `release()`.
     """
     forward, release, gone = LlamaMLP.forward, batches.release, []
     held: list[weakref.ref] = []

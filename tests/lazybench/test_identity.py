@@ -1,4 +1,4 @@
-"""Finished runs are found again where nothing that decides their results has changed, and not where something has."""
+"""A finished run is reused if, and only if, nothing that decides its results has changed."""
 
 import importlib
 import json
@@ -66,7 +66,7 @@ model: {revision: null, dtype: auto, attention: sdpa, device: auto, chat: null, 
 data: {root: null, limit: null, half: null, seed: 0, tokens: 2048, load: {}, label: null, datasets: {}}
 timing: {warmup: 5, paired: true, keep_1: true, cpu_share: 0.9, per_dataset: null, every: 1}
 facts: {task: null, language: en, records: null, chat: true, first_line: false, stop_at_newline: false,
-  continues: null, answer_prefix: '', truncate: true, groups: []}
+  continues: null, truncate: true, groups: []}
 Baseline: {repeats: 1}
 RandomDrop: {repeats: 5, keep: 0.5}
 StaticPruning: {repeats: 1, layer: 16%, keep: 0.5}

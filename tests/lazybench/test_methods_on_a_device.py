@@ -16,7 +16,6 @@ from lazybench.model.prompts import PromptBuilder
 from lazybench.run.timing import timed
 
 SCHEDULE = "1:0.6,2:0.5"  # for the tiny model's four layers
-# In float32 one of each kind: on the engine, on a shortened prompt, and both.
 QUICK = [("lazyllm", "float32")]
 CASES = [(path.stem, dtype) for path in (CONF / "method").glob("*.yaml") for dtype in ("float32", "bfloat16")]
 

@@ -150,7 +150,7 @@ def test_failed_and_disturbed_records_are_counted_and_told(runs, made, tmp_path)
         assert f"- {note}\n" in page
 
 
-def test_what_must_not_be_compared_is_kept_apart_and_told(runs, made, tmp_path):
+def test_runs_that_must_not_be_compared_are_separate_rows_with_a_warning(runs, made, tmp_path):
     write_run(runs, "baseline", rows_of(TASK))
     write_run(runs, "lazyllm", rows_of(TASK), digest="a")
     rows = rows_of(TASK, seed=1)

@@ -3,6 +3,7 @@
 import runpy
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -36,7 +37,7 @@ def second_turn(tiny_model, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_only_what_prunes_does_harm(second_turn):
+def test_kl_is_zero_unless_a_method_prunes(second_turn):
     rows, printed = second_turn("baseline", "nothing_pruned", "strong", "random_drop")
     assert rows.groupby("method").size().to_dict() == {
         "baseline": 2,
@@ -53,13 +54,13 @@ def test_only_what_prunes_does_harm(second_turn):
     assert "strong" in printed
 
 
-def test_the_second_answer_is_x(model):
+def test_the_second_answer_is_that_to_the_whole_conversation(model):
     SecondTurn = runpy.run_path(str(SCRIPT))["SecondTurn"]
     ids, first, question = torch.randint(5, 200, (1, 67), generator=torch.Generator().manual_seed(3)).split(
         [50, 7, 10], 1
     )
     decode = SecondTurn(model, 9, turns=(*first.split(1, dim=1), question))
-    prompt = type("Asked", (), {"ids": ids})()
+    prompt = SimpleNamespace(ids=ids)
     tokens = answer(UNMODIFIED, prompt, decode, 0).tokens
     full = torch.cat([ids, first, question], dim=1)
     expected = model.generate(full, attention_mask=torch.ones_like(full), max_new_tokens=9, do_sample=False)

@@ -29,12 +29,11 @@ def test_each_length_has_a_row_of_consistent_ratios(speed, tmp_path):
     assert set(table["setting"]) == {"1:0.5,2:0.5"}
     parts = ("ttft", "decode_step", "generation")
     names = [*(f"{part}_speedup{end}" for part in parts for end in ("", "_over_keep_1"))]
-    names += ["ttft_s", "method_ttft_s", "ideal_speedup", "decode_step_1_8_speedup"]
+    names += ["ttft_s", "method_ttft_s", "ideal_speedup"]
     for _, row in table.iterrows():
         assert all(0 < row[f"{name}_low"] <= row[name] <= row[f"{name}_high"] for name in names)
         assert row["retaken"] == row["disturbed"] == 0
         assert row["generation_s"] > row["ttft_s"] > 0
-        assert row["decode_step_1_8_speedup"] == pytest.approx(row["decode_step_speedup"], rel=1e-3)
         assert 0 < row["method_memory_mb"] < 10
     assert {path.name for path in tmp_path.glob("speed.*")} == {"speed.csv", "speed.png", "speed.pdf"}
 

@@ -167,7 +167,6 @@ def test_the_embedded_model_on_real_text():
     assert stats.rows[0].tolist() == [400] * 10 + [280] * 10 + [140] * 10
 
 
-# Parts of models of quantised weights, adapters and several devices are held to this, too.
 def check_by_reference(model, generating, stages, ids, new_tokens):
     """A model that `lazyllm.reference` takes, generating by itself or through what it is wrapped in."""
     with lazyllm.enable(generating, stages, record_positions=True) as lazy:

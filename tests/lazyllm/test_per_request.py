@@ -185,7 +185,7 @@ def test_spans_count_padding_and_may_end_after_the_prompt(model):
         assert lazy.stats.protected == 6
 
 
-def test_what_enable_cannot_take_it_refuses(model):
+def test_enable_refuses_wrong_min_tokens_and_protect(model):
     for wrong in (None, "500", float("nan"), -1, 1.5):
         assert_refused("min_tokens must be", lambda wrong=wrong: lazyllm.enable(model, STAGES, min_tokens=wrong))
     for wrong in ([(0, 8)], torch.ones(1, 60, dtype=torch.bool), "template", False):
@@ -261,17 +261,17 @@ said_texts = st.text('ab <>/user"\n', max_size=12)
     ),
     st.text("ab <user>", max_size=20),
 )
-def test_template_tokens_are_what_nobody_said(message, system):
-    messages, expected_stats = [{"role": "system", "content": system}], ""
-    for role, content in message:
+def test_template_tokens_are_all_but_the_messages_texts(turns, system):
+    messages, expected = [{"role": "system", "content": system}], ""
+    for role, content in turns:
         parts = [{"type": "text", "text": text} for text in content]
         messages.append({"role": role, "content": content if isinstance(content, str) else parts})
         for text in [content] if isinstance(content, str) else content:
-            expected_stats += as_json(text.strip())[1:-1] if role == "tool" else text.strip()
+            expected += as_json(text.strip())[1:-1] if role == "tool" else text.strip()
     tools = [{"name": "ab", "user": system}]
     text = Letters().apply_chat_template(messages, False, True, tools)
     own = lazyllm.template_tokens(Letters(), messages, tools=tools)
-    assert "".join(letter for letter, mine in zip(text, own.tolist(), strict=True) if not mine) == expected_stats
+    assert "".join(letter for letter, mine in zip(text, own.tolist(), strict=True) if not mine) == expected
 
 
 def test_what_a_template_changes_is_protected():

@@ -180,7 +180,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("given", "reason"), [(given, reason) for reason in REFUSED for given in REFUSED[reason]])
-def test_what_would_be_ignored_is_refused(client, given, reason):
+def test_options_that_would_be_ignored_get_status_400(client, given, reason):
     url, content = "/completions" if "prompt" in given else "/chat/completions", given
     if isinstance(given, dict):
         content = json.dumps({"model": "tiny"} | ({} if "prompt" in given else message()) | given)
@@ -189,7 +189,7 @@ def test_what_would_be_ignored_is_refused(client, given, reason):
     assert reason in error.value.body["message"]
 
 
-def test_what_is_asked_for_is_done(client):
+def test_options_of_a_request_are_honoured(client):
     answer = ask(client, TEXTS[0])
     neutral = {"n": 1, "presence_penalty": 0.0, "user": "me", "logprobs": False, "stop": [], "tool_choice": "none"}
     neutral |= {"response_format": {"type": "text"}, "parallel_tool_calls": True}
