@@ -99,6 +99,11 @@ def test_what_is_no_ranking_is_refused(model, wrong):
     assert_refused("ranking must be an instance", lambda: lazyllm.enable(model, STAGES, ranking=wrong))
 
 
+def test_static_pruning_takes_one_stage(model):
+    refused = "StaticRanking prunes at one stage"
+    assert_refused(refused, lambda: lazyllm.enable(model, STAGES, ranking=lazyllm.StaticRanking()))
+
+
 def test_a_generation_works_on_a_copy_of_the_ranking(model, ids):
     copies = []
 

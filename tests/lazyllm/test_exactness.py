@@ -123,6 +123,17 @@ def test_agrees_with_plain_loops_step_by_step(family, seed, length, stages, ever
     assert stats.rows.sum(0).tolist() == list(map(len, cached)), "a token was computed twice in one layer"
     prompt_cached = [len(positions & set(range(length))) / length for positions in cached]
     assert stats.prompt_computed == pytest.approx(sum(prompt_cached) / 5)
+    first = stages[0][0] if stages else 4  # what is before the first stage sees everything
+    assert all(
+        active == [length + step] * (first + 1) for step, active in enumerate(stats.active[:, : first + 1].tolist())
+    )
+
+
+def test_generated_tokens_are_pruned_like_others():
+    _, stats = generate_recorded(families.build("llama"), [(0, 0.2)], families.prompt(20), 12)
+    newest, active = 20 + 10, set(stats.positions[-1][1].tolist())
+    assert newest in active
+    assert not active.issuperset(range(20, newest))
 
 
 @settings(max_examples=15, deadline=None)

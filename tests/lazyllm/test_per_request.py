@@ -28,6 +28,8 @@ def test_short_prompts_are_the_unmodified_models(model):
     with lazyllm.enable(model, STAGES) as lazy:
         long = generate(model, LONG)
         assert not torch.equal(generate(model, SHORT), plain)
+    with lazyllm.enable(model, STAGES, min_tokens=24):  # its own length: only shorter ones are not pruned
+        assert not torch.equal(generate(model, SHORT), plain)
     with lazyllm.enable(model, STAGES, min_tokens=25) as lazy:
         assert torch.equal(generate(model, SHORT), plain)
         assert lazy.stats.stages == []
