@@ -1,4 +1,4 @@
-"""UnmodifiedAnswer errors, and their messages."""
+"""Expected errors, and their messages."""
 
 import traceback
 from collections.abc import Iterable, Iterator
