@@ -45,8 +45,11 @@ def describe(config: ModelConfig) -> dict[str, Any]:
 def cpu() -> dict[str, str]:
     """Return the machine's CPU and the instruction set that torch uses on it, such as `AVX2`; in no run's hash."""
     name = platform.machine()
-    with suppress(OSError, StopIteration), open("/proc/cpuinfo") as lines:
-        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    with suppress(OSError, KeyError):
+        lines = Path("/proc/cpuinfo").read_text("utf-8").split("\n\n")[0].splitlines()
+        of_cpu = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+        # Virtual machines may hide the generation in the name.
+        name = f"{of_cpu['model name']} (family {of_cpu['cpu family']}, model {of_cpu['model']})"
     return {"cpu": name, "instruction_set": torch.backends.cpu.get_cpu_capability()}
 
 

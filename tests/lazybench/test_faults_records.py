@@ -185,7 +185,7 @@ def test_a_run_without_an_answer_is_failed_and_runs_again(run, lazybench, tmp_pa
         patch.setattr(LlamaMLP, "forward", lambda *_: out_of_memory())
         for part in parts:
             code, _, err = run(*words, f"shard={part}")
-            assert f"all {4 // len(parts)} records failed: oom:" in err
+            assert f"all {4 // len(parts)} records failed: the engine with nothing pruned: oom:" in err
             assert code == 2
     assert status() == "1 failed"
     for part in parts:
