@@ -46,6 +46,14 @@ class Row:
         records[_TRACED] = records.groupby(KEY)[_TRACED].transform("first")
         return records.drop_duplicates(KEY)
 
+    @cached_property
+    def expected(self) -> dict[str, int]:
+        """How many records of each dataset it has once the run with most of them is finished."""
+        counts: dict[str, int] = {}
+        for run in self.runs:
+            counts |= {name: max(counts.get(name, 0), run.expected(name)) for name in run.datasets}
+        return counts
+
     def select(self, tasks: Mapping[str, Sequence[str]]) -> tuple[pd.DataFrame, list[str], str]:
         """Select the records of tasks, which are given with their datasets.
 
@@ -53,9 +61,7 @@ class Row:
             The records with their `task`, including failed ones; the datasets that the row has a run of; and why the
             row has no numbers on the tasks, empty if it has.
         """
-        expected: dict[str, int] = {}  # records of each dataset
-        for run in self.runs:
-            expected |= {name: max(expected.get(name, 0), run.expected(name)) for name in run.datasets}
+        expected = self.expected
         task_of = {name: task for task, names in tasks.items() for name in names if name in expected}
         records = self.records[self.records["dataset"].isin(task_of)]
         records = records.assign(task=records["dataset"].map(task_of))
@@ -65,6 +71,11 @@ class Row:
             if reason := _missing(records[records["task"] == task], own):
                 reasons.append(f"{task} {reason}" if len(tasks) > 1 else reason)
         return records, list(task_of), ", ".join(reasons)
+
+
+def covering_most(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the lines that cover as many `datasets` of their `task` as any line does: others do not compare."""
+    return table[table["datasets"] == table.groupby("task")["datasets"].transform("max")]
 
 
 def _missing(records: pd.DataFrame, expected: Mapping[str, int]) -> str:

@@ -67,9 +67,9 @@ def main(command: str, words: Sequence[str]) -> int:
     for warning in dict.fromkeys(warning for job in jobs for warning in settings.literal_escapes(job.settings)):
         print(f"warning: {warning}", file=sys.stderr)
     outputs = [job.settings.output for job in jobs]
-    files = [(output, job.config.hydra.runtime.choices.method) for output, job in zip(outputs, jobs, strict=True)]
-    is_taken = {"speed": len(set(outputs)) < len(jobs), "match": len(set(files)) < len(jobs)}
-    if outputs[0] is not None and is_taken.get(command):
+    methods = [job.config.hydra.runtime.choices.method if command == "match" else "" for job in jobs]
+    has_twice = len({*zip(outputs, methods, strict=True)}) < len(jobs)
+    if command in ("speed", "match") and outputs[0] is not None and has_twice:
         raise LazyBenchError(
             f"several jobs would write output={outputs[0]}: add to it what differs, such as ${{method.name}}"
         )

@@ -5,6 +5,7 @@ import platform
 import subprocess
 from contextlib import suppress
 from importlib import metadata
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,8 @@ def describe(config: ModelConfig) -> dict[str, Any]:
 def cpu() -> dict[str, str]:
     """Return the machine's CPU and the instruction set that torch uses on it, such as `AVX2`; in no run's hash."""
     name = platform.machine()
-    with suppress(OSError, KeyError):
-        lines = Path("/proc/cpuinfo").read_text("utf-8").split("\n\n")[0].splitlines()
+    with suppress(OSError, KeyError), open("/proc/cpuinfo") as file:
+        lines = takewhile(str.strip, file)  # of the first core
         of_cpu = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
         # Virtual machines may hide the generation in the name.
         name = f"{of_cpu['model name']} (family {of_cpu['cpu family']}, model {of_cpu['model']})"

@@ -11,7 +11,7 @@ import pandas as pd
 from lazybench.analysis import averages
 from lazybench.analysis.averages import MEAN, Measure, average, drop_disturbed, drop_failed
 from lazybench.analysis.console import texts
-from lazybench.analysis.grouping import Block, Row, with_difference
+from lazybench.analysis.grouping import Block, Row, covering_most, with_difference
 from lazybench.analysis.intervals import Estimate
 from lazybench.analysis.labels import METHODS, is_calibrated, method_title, title_of
 from lazybench.report import paper
@@ -188,8 +188,7 @@ def _cells(lines: pd.DataFrame, measure: Measure) -> list[str]:
     """Format a measure of a model's lines, which have `_CELL` as index."""
     key, sign = measure.key, -1 if measure.key in _LEAST_IS_BEST else 1
     cells = lines[key].map(f"{{:.{measure.digits}f}}".format, na_action="ignore").astype(object).fillna(NONE)
-    most = lines["datasets"].groupby(level="task").transform("max")
-    complete = lines[lines["datasets"] == most]
+    complete = covering_most(lines)
     if complete["conditions"].nunique() > 1:
         return cells.tolist()
     for _, task in complete.drop("baseline", level="method", errors="ignore").groupby(level="task"):

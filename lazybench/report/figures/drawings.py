@@ -19,7 +19,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from lazybench.analysis import averages, labels
 from lazybench.analysis.averages import Measure, average, drop_disturbed, drop_failed
-from lazybench.analysis.grouping import Block, Row, with_difference
+from lazybench.analysis.grouping import Block, Row, covering_most, with_difference
 from lazybench.analysis.intervals import Estimate
 from lazybench.analysis.trace_means import BINS
 from lazybench.report import paper
@@ -33,8 +33,8 @@ def speed_against_kl(block: Block) -> Figure | None:
     """Plot KL against the speedup of the first token and of the whole answer; without KL or with 0 there is no mark."""
     measures = {"first token": averages.TTFT[0], "whole answer": averages.EQUAL_LENGTH, "kl": averages.GEOMETRIC_KL}
     points = [_point(block, row, block.tasks_compared(), measures) for row in block.pruned]
-    points = _comparable([point for point in points if all(point[key] for key in measures)])
-    if len(points) < 2:
+    points = [point for point in points if all(point[key] for key in measures)]
+    if len(points) < 2 or len(points := covering_most(pd.DataFrame(points))) < 2:
         return None
     styles, keys = _styles(block), ("first token", "whole answer")
     figure, grid = panels(keys, 2.0, "speedup (×)", "KL, geometric mean (nats, log)", sharey=True)
@@ -81,12 +81,6 @@ def _point(
     return point
 
 
-def _comparable(points: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return a table of the points that cover as many of a panel's datasets as any point does."""
-    table = pd.DataFrame(points)
-    return table[table["datasets"] == table.groupby("task")["datasets"].transform("max")] if points else table
-
-
 def _by_task(
     block: Block, rows: Sequence[Row], x: str, xlabel: str, styles: Mapping[str, Any], entries: Mapping[str, Any]
 ) -> Figure | None:
@@ -101,8 +95,8 @@ def _by_task(
         for (task, names), row in product(block.tasks().items(), rows)
         if not block.floors.issuperset(names)
     ]
-    table = _comparable([point for point in points if None not in (point["difference"], point[x])])
-    if len(table) < 2:
+    points = [point for point in points if None not in (point["difference"], point[x])]
+    if len(points) < 2 or len(table := covering_most(pd.DataFrame(points))) < 2:
         return None
     sizes = table.groupby("task")["difference_records"].max().sort_values(ascending=False, kind="stable")
     if (sizes < _FEW).any():
