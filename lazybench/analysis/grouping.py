@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from lazybench.analysis.averages import drop_disturbed, drop_failed
-from lazybench.analysis.labels import METHODS, label, short, stages, strength_order, title_of
+from lazybench.analysis.labels import METHODS, is_calibrated, label, short, stages, strength_order, title_of
 from lazybench.analysis.run_data import Run
 from lazybench.data.facts import CHINESE, DatasetFacts, datasets_of, task_names
 from lazybench.identity import class_name, comparable
@@ -247,7 +247,11 @@ def _block(runs: list[Run]) -> Block:
             unique = text if len(members) == 1 else f"{text} #{row[0].digest}"
             rows.append(Row(row[0].method, unique, condition, tuple(row)))
     order = {name: position for position, name in enumerate(METHODS)}
-    rows.sort(key=lambda row: (order.get(row.method, len(order)), row.method, strength_order(row.label)))
+
+    def place(row: Row) -> list[Any]:
+        return [order.get(row.method, len(order)), row.method, is_calibrated(row.runs[0]), *strength_order(row.label)]
+
+    rows.sort(key=place)
     return Block(runs[0].model, runs[0].data, tuple(rows), differing, usual)
 
 
