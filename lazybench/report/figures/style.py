@@ -81,10 +81,21 @@ def finish(figure: Figure, heading: str, entries: Mapping[str, Any] | None = Non
 def save(figure: Figure, stem: Path) -> list[Path]:
     """Write PNG and PDF without dates or versions in them; the PDF, for a paper, has no heading."""
     png, pdf = (stem.with_name(f"{stem.name}.{suffix}") for suffix in ("png", "pdf"))
+    _centre_label(figure)
     figure.savefig(png, metadata={"Software": None})
     figure.suptitle("")
+    _centre_label(figure)
     figure.savefig(pdf, metadata={"CreationDate": None})
     return [png, pdf]
+
+
+def _centre_label(figure: Figure) -> None:
+    """Move the label of all y axes to the middle of the panels, from that of the figure with heading and legend."""
+    if label := figure.get_supylabel():
+        figure.draw_without_rendering()  # places the panels
+        boxes = [axes.get_position() for axes in figure.axes]
+        middle = (min(box.y0 for box in boxes) + max(box.y1 for box in boxes)) / 2
+        figure.supylabel(label, y=middle, fontsize="medium")
 
 
 def wrapped(text: str, letters: int) -> str:
