@@ -92,7 +92,7 @@ def save(figure: Figure, stem: Path) -> list[Path]:
 def _centre_label(figure: Figure) -> None:
     """Move the label of all y axes to the middle of the panels, from that of the figure with heading and legend."""
     if label := figure.get_supylabel():
-        figure.draw_without_rendering()  # places the panels
+        figure.get_layout_engine().execute(figure)  # places the panels, without drawing them
         boxes = [axes.get_position() for axes in figure.axes]
         middle = (min(box.y0 for box in boxes) + max(box.y1 for box in boxes)) / 2
         figure.supylabel(label, y=middle, fontsize="medium")
