@@ -99,7 +99,7 @@ class Block:
     model: str
     data: str
     rows: tuple[Row, ...]  # in the order of the tables
-    differing: dict[str, list[str]]  # values of each condition that the runs do not share
+    differing: dict[str, dict[str, str]]  # of each condition that the runs do not share: label by value
     usual: dict[str, str]  # of these conditions: the value of more than half of the runs, which labels leave out
 
     @property
@@ -152,6 +152,11 @@ class Block:
         data = pd.DataFrame([run.settings["data"] for run in self.runs]).reindex(columns=["label", "source"])
         data_titles = [*data["label"].dropna(), title_of(self.data, "data")]
         return data_titles[0] + (" (generated records, not LongBench)" if (data["source"] == "sample").any() else "")
+
+    def numbered(self, condition: str, value: str) -> str:
+        """Return a condition's value, after its number if labels number it: `device 2: NVIDIA A100-SXM4-40GB`."""
+        name = self.differing.get(condition, {}).get(short(value))
+        return value if name in (None, f"{condition}={value}") else f"{name}: {value}"
 
     def tasks(self) -> dict[str, list[str]]:
         """Return the data's datasets by task, of tasks with a run; a dataset without a task is its own."""
@@ -224,15 +229,18 @@ def _with_keep_1(run: Run, baselines: Sequence[Run]) -> Run:
 def _block(runs: list[Run]) -> Block:
     table = pd.DataFrame([conditions(run) for run in runs], dtype=object)
     counts = {key: table[key].value_counts() for key in table if table[key].nunique() > 1}
-    differing = {key: sorted(values.index) for key, values in counts.items()}
+    differing = {
+        key: {value: _value_label(key, value, number) for number, value in enumerate(sorted(values.index), start=1)}
+        for key, values in counts.items()
+    }
     usual = {key: values.index[0] for key, values in counts.items() if 2 * values.iloc[0] > len(runs)}
     # Finished runs, and those that cover most, come first.
     runs = sorted(runs, key=lambda run: (not run.finished, -len(run.datasets), -len(run.records), run.name))
     groups: dict[tuple[str, str], list[list[Run]]] = {}  # rows by label and conditions
     for run in runs:
         values = conditions(run)
-        marked = {key: values[key] for key in differing if key in values and values[key] != usual.get(key)}
-        condition = ", ".join(f"{key}={value}" for key, value in marked.items())
+        marked = [key for key in differing if key in values and values[key] != usual.get(key)]
+        condition = ", ".join(differing[key][values[key]] for key in marked)
         members = groups.setdefault((label(run), condition), [])
         for row in members:
             if not any(_conflict(run, other) for other in row):
@@ -253,6 +261,11 @@ def _block(runs: list[Run]) -> Block:
 
     rows.sort(key=place)
     return Block(runs[0].model, runs[0].data, tuple(rows), differing, usual)
+
+
+def _value_label(condition: str, value: str, number: int) -> str:
+    """Return what labels call a condition's value: `dtype=float32`; devices, which have long names, are numbered."""
+    return f"device {number}" if condition == "device" else f"{condition}={value}"
 
 
 def _conflict(run: Run, other: Run) -> bool:

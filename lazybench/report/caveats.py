@@ -37,10 +37,11 @@ def _rows(block: Block) -> Iterator[str]:
             yield f"{row.label}: its schedule was chosen on these records, so its numbers flatter it"
         if row.label.endswith(f" #{row.runs[0].digest}"):
             yield f"{row.label}: another run with this label has other code, answers or records, so each is a row"
-    for key, values in block.differing.items():
+    for key, labels in block.differing.items():
+        values = "; ".join(block.numbered(key, value) for value in labels)
         kept = "kept as separate rows, not to be compared with each other"
         usual = f"; rows that do not name it have {block.usual[key]}" if key in block.usual else ""
-        yield f"the runs differ in {key} ({', '.join(values)}): {kept}{usual}"
+        yield f"the runs differ in {key} ({values}): {kept}{usual}"
 
 
 def _commits(block: Block) -> Iterator[str]:

@@ -6,6 +6,7 @@ from report_runs import row, rows_of, stage_traces, write_run
 from lazybench.analysis.grouping import Block, group
 from lazybench.analysis.run_files import find
 from lazybench.report.caveats import warnings
+from lazybench.report.figures.style import subtitle
 from lazybench.report.tables import numbers
 
 TASK = ("hotpotqa", "2wikimqa", "musique")
@@ -48,6 +49,16 @@ def test_different_commits_are_told_with_their_rows(add, block):
     ]
 
 
+def test_labels_number_the_devices(add, block):
+    devices = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3")
+    for device in devices:
+        add("lazyllm", device=device)
+    assert [row.label for row in block().rows] == [f"{LAZY} [device 1]", f"{LAZY} [device 2]"]
+    (warning,) = warnings(block())
+    assert f"the runs differ in device (device 1: {devices[0]}; device 2: {devices[1]}): kept" in warning
+    assert subtitle(block(), block().rows).endswith(f"; device 1: {devices[0]}; device 2: {devices[1]}")
+
+
 def test_a_method_that_was_edited_is_two_rows_and_code_of_others_is_no_difference(add, block):
     metric = {"lazybench.metrics.qa_f1": "1"}
     add("baseline", code=metric)
@@ -56,7 +67,7 @@ def test_a_method_that_was_edited_is_two_rows_and_code_of_others_is_no_differenc
     add("ends", code={"ends": "b", **metric}, tasks=["musique"])
     assert [row.label for row in block().rows] == ["baseline", "ends [code.ends=a]", "ends [code.ends=b]"]
     (warning,) = warnings(block())
-    assert "the runs differ in code.ends (a, b): kept as separate rows" in warning
+    assert "the runs differ in code.ends (a; b): kept as separate rows" in warning
 
 
 def test_rows_of_one_name_and_another_class_are_two(tmp_path, block):

@@ -163,7 +163,7 @@ def test_runs_that_must_not_be_compared_are_separate_rows_with_a_warning(runs, m
     assert labels == {f"{LAZY} #a", f"{LAZY} #d", f"{LAZY} [dtype=float32]", f"{LAZY} [data.limit=2]"}
     text = (tmp_path / "report/table1.md").read_text("utf-8")
     for warning in (
-        "the runs differ in dtype (bfloat16, float32): kept as separate rows, not to be compared with each other; rows "
+        "the runs differ in dtype (bfloat16; float32): kept as separate rows, not to be compared with each other; rows "
         "that do not name it have bfloat16",
         "the runs have different records of 2wikimqa, musique: 4 a dataset (baseline, ",
         f"{LAZY} #d: another run with this label has other code",

@@ -133,7 +133,8 @@ def subtitle(block: Block, rows: Sequence[Row], records: Sequence[int] = ()) -> 
     environments = [run.environment for run in runs]
     devices = {environment.get("device", "") for environment in environments}
     timed_on = {environment["times"]["device"] for environment in environments if "times" in environment} - devices
-    facts = [block.title, f"n={span(records or [*map(len, parts)])}", prompts, warm_up, methods, *sorted(devices)]
+    facts = [block.title, f"n={span(records or [*map(len, parts)])}", prompts, warm_up, methods]
+    facts += [block.numbered("device", device) for device in sorted(devices)]
     return "; ".join(filter(None, [*facts, *(f"times: {device}" for device in timed_on)]))
 
 
