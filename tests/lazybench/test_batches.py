@@ -168,7 +168,7 @@ def test_a_batch_that_fits_no_memory_is_halved(run, tmp_path, monkeypatch):
         generate(self, prompts, *args, **kwargs)
 
     monkeypatch.setattr(BatchDecoder, "__call__", limited)
-    assert run(*UNTIMED)[0] == 0
+    assert run(*UNTIMED, "batch=6")[0] == 0
     assert answers(*folders(tmp_path / "runs")) == answers(*folders(tmp_path / "enough"))
     assert sizes[0] == 6
     assert sizes.count(6) == 1  # the size that fits is kept
