@@ -4,9 +4,11 @@ import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import nn
+
+from lazyllm.core.errors import LazyLLMError
 
 
 class Patch:
@@ -26,6 +28,9 @@ class Patch:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         replacement = self._replacement
         return self.original(*args, **kwargs) if replacement is None else replacement(self.original, *args, **kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise LazyLLMError("a model is not copied or pickled while LazyLLM is enabled on it: do so outside the `with`")
 
     def remove(self) -> None:
         """Restore the method; references to the patch that remain call the method, too."""

@@ -1,6 +1,7 @@
 """Ways to generate: which work under LazyLLM, and which are refused, with what to do instead, and leave no trace."""
 
 import copy
+import pickle
 
 import families
 import pytest
@@ -107,6 +108,9 @@ REFUSED = {
     "guidance": (NEWEST, generating(guidance_scale=1.5, negative_prompt_ids=IDS[:, :20])),
     "prompt lookup": (NEWEST, generating(prompt_lookup_num_tokens=3)),
     "static cache": ("leave out .*cache_implementation", generating(cache_implementation="static")),
+    "copy": ("not copied or pickled while", copy.deepcopy),
+    "a copy of a layer": ("not copied or pickled while", lambda model: copy.deepcopy(model.model.layers[1])),
+    "pickle": ("not copied or pickled while", pickle.dumps),
     "offloaded cache given": (OUTSIDE, generating(past_key_values=DynamicCache(offloading=True))),
     "filled cache given": (OUTSIDE, generating(past_key_values=filled())),
     "generate without cache": ("LazyLLM needs use_cache=True", generating(use_cache=False)),
