@@ -1,10 +1,12 @@
 """Read and check the arguments of `generate` and of forward passes: inputs, ways to generate, outputs asked for."""
 
+import copy
 import operator
 from typing import Any
 
 import torch
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
+from transformers.generation import GenerationMode
 
 from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.ranking import Ranking
@@ -26,6 +28,22 @@ def read_setting(name: str, arguments: dict[str, Any], defaults: Any = None) -> 
         return arguments[name]
     setting = getattr(arguments.get("generation_config"), name, None)
     return getattr(defaults, name, None) if setting is None else setting
+
+
+def check_mode(arguments: dict[str, Any], defaults: GenerationConfig) -> None:
+    """Refuse a call of `generate` other than greedy search or sampling with a cache that grows.
+
+    For the others, transformers may change the model or its config, and not change it back if a pass is refused.
+    """
+    config = copy.copy(defaults)
+    vars(config).update({name: read_setting(name, arguments, defaults) for name in vars(config)})
+    mode = config.get_generation_mode(arguments.get("assistant_model"))
+    if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
+        instead = "use greedy search or sampling, with one beam and no assistant, early exit or prompt lookup"
+        raise LazyLLMError(f"{mode.value.replace('_', ' ')} is not supported: {instead}")
+    # transformers ignores "hybrid", which older models are saved with.
+    if config.cache_implementation not in (None, "dynamic", "hybrid"):
+        raise LazyLLMError(f"cache_implementation={config.cache_implementation!r} is not supported: leave it out")
 
 
 def count_chunked_tokens(arguments: dict[str, Any], defaults: GenerationConfig) -> int:

@@ -117,6 +117,7 @@ class ModelPatches:
         if getattr(self._model.prepare_inputs_for_generation, "__self__", self._model) is not self._model:
             raise LazyLLMError(arguments.PROMPT_LEARNING)
         named, defaults = arguments_by_name(generate, args, kwargs), self._model.generation_config
+        arguments.check_mode(named, defaults)
         schedule = arguments.read_setting("schedule", named, defaults)
         if schedule is not None:
             schedule = arguments.read_schedule(schedule, self._setup.windows, self._setup.ranking)

@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 from checks import STAGES, assert_close, assert_refused
-from transformers import CompileConfig, DynamicCache
+from transformers import CompileConfig, DynamicCache, GenerationConfig
 
 import lazyllm
 
@@ -99,15 +99,20 @@ def scoring(model):
 
 
 OUTSIDE = "a DynamicCache from outside is not supported: leave out past_key_values and cache_implementation"
+ASSISTED = "assisted generation is not supported"
+EARLY_EXIT = GenerationConfig(assistant_early_exit=2, do_sample=True)
 NEWEST = "the newest token's logits alone"
 # What is refused of `generate`, of passes and of other calls; with `newest_only` where it is named first.
 REFUSED = {
-    "beams": ("does not branch", generating(num_beams=3, num_return_sequences=3)),
-    "assistant": (NEWEST, lambda model: model.generate(IDS, assistant_model=model)),
+    "beams": ("beam search is not supported", generating(num_beams=3, num_return_sequences=3)),
+    "assistant": (ASSISTED, lambda model: model.generate(IDS, assistant_model=model)),
     "assisting": ("no token back", lambda model: families.build("llama").generate(IDS, assistant_model=model)),
     "guidance": (NEWEST, generating(guidance_scale=1.5, negative_prompt_ids=IDS[:, :20])),
-    "prompt lookup": (NEWEST, generating(prompt_lookup_num_tokens=3)),
-    "static cache": ("leave out .*cache_implementation", generating(cache_implementation="static")),
+    "prompt lookup": (ASSISTED, generating(prompt_lookup_num_tokens=3)),
+    "early exit": (ASSISTED, generating(assistant_early_exit=2)),
+    "early exit, sampled": (ASSISTED, generating(generation_config=EARLY_EXIT)),
+    "static cache": ("cache_implementation='static' is not", generating(cache_implementation="static")),
+    "paged cache": ("cache_implementation='paged' is not", generating(cache_implementation="paged")),
     "copy": ("not copied or pickled while", copy.deepcopy),
     "a copy of a layer": ("not copied or pickled while", lambda model: copy.deepcopy(model.model.layers[1])),
     "pickle": ("not copied or pickled while", pickle.dumps),
@@ -134,8 +139,8 @@ REFUSED = {
 
 
 def state(model):
-    """All that a call of `generate` could change, but for what transformers itself remembers."""
-    parts = [{name for name in vars(part) if name != "_previous_max_cache_length"} for part in model.modules()]
+    """All that a call of `generate` could change."""
+    parts = [set(vars(part)) for part in model.modules()]
     return copy.deepcopy(vars(model.config)), model.generation_config.to_dict(), parts, model.training
 
 
@@ -154,8 +159,11 @@ def test_refused(model, name):
 def test_a_models_own_settings_are_seen(model):
     model.generation_config.cache_implementation = "static"
     model.config.output_attentions = True
+    model.generation_config.assistant_early_exit = 2
     with lazyllm.enable(model, STAGES):
-        assert_refused("leave out .*cache_implementation", lambda: model.generate(IDS, max_new_tokens=2))
+        assert_refused(ASSISTED, lambda: model.generate(IDS, max_new_tokens=2))
+        model.generation_config.assistant_early_exit = None
+        assert_refused("cache_implementation='static'", lambda: model.generate(IDS, max_new_tokens=2))
         plain = {"cache_implementation": None, "max_new_tokens": 2}
         assert_refused("output_attentions", lambda: model.generate(IDS, **plain))
         model.config.output_attentions = False
