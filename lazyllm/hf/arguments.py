@@ -46,10 +46,8 @@ def check_mode(arguments: dict[str, Any], defaults: GenerationConfig) -> None:
         raise LazyLLMError(f"cache_implementation={config.cache_implementation!r} is not supported: leave it out")
 
 
-def count_chunked_tokens(arguments: dict[str, Any], defaults: GenerationConfig) -> int:
-    """Return how many tokens of the prompts of a call of `generate`, padding included, come in chunks."""
-    if read_setting("prefill_chunk_size", arguments, defaults) is None:
-        return 0
+def count_prompt_tokens(arguments: dict[str, Any]) -> int:
+    """Return how many tokens the prompts of a call of `generate` have, padding and those of earlier turns included."""
     inputs = [arguments.get(name) for name in ("attention_mask", "inputs", "input_ids", "inputs_embeds")]
     return max((tensor.shape[1] for tensor in inputs if isinstance(tensor, torch.Tensor)), default=0)
 

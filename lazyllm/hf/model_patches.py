@@ -118,6 +118,11 @@ class ModelPatches:
             raise LazyLLMError(arguments.PROMPT_LEARNING)
         named, defaults = arguments_by_name(generate, args, kwargs), self._model.generation_config
         arguments.check_mode(named, defaults)
+        _refuse_foreign(cache := named.get("past_key_values"))
+        num_tokens = arguments.count_prompt_tokens(named)
+        if isinstance(cache, LazyCache) and num_tokens <= (computed := cache.get_seq_length()):
+            instead = "give all tokens so far, or the new ones with an attention_mask of all"
+            raise LazyLLMError(f"{num_tokens} tokens came with the cache of {computed}: {instead}")
         schedule = arguments.read_setting("schedule", named, defaults)
         if schedule is not None:
             schedule = arguments.read_schedule(schedule, self._setup.windows, self._setup.ranking)
@@ -128,13 +133,12 @@ class ModelPatches:
             raise LazyLLMError("protect needs the ids of all tokens so far, and generate was given the new ones alone")
         call = _GenerateCall(
             has_own_positions=named.get("position_ids") is not None,
-            chunked_tokens=arguments.count_chunked_tokens(named, defaults),
+            chunked_tokens=0 if arguments.read_setting("prefill_chunk_size", named, defaults) is None else num_tokens,
             schedule=schedule,
             protect=protect,
             protected=protected,
         )
         kwargs = {name: value for name, value in kwargs.items() if name not in ("schedule", "protect")}
-        _refuse_foreign(cache := named.get("past_key_values"))
         outer, self._thread.call = self._thread.call, call
         try:
             with self._rope_deltas.of_generation(cache):

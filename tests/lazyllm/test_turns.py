@@ -275,7 +275,9 @@ def test_what_does_not_follow_on_the_tokens_so_far_is_refused(model, ids):
         hiding[0, :10] = 0
         for message, call in (
             ("hides tokens that an ear", lambda: model.generate(begun.sequences, attention_mask=hiding, **more)),
-            ("a token at least", lambda: model.generate(ids[:, :5], **more)),
+            ("give all tokens so far", lambda: model.generate(ids[:, :5], **more)),
+            ("give all tokens so far", lambda: model.generate(ids[:, :5], attention_mask=ones(5), **more)),
+            ("give all tokens so far", lambda: model.generate(begun.sequences[:, :-1], **more)),
             ("mask is of shape|for 35 tokens", lambda: model.generate(ids, attention_mask=ones(35))),
         ):
             assert_refused(message, call)
