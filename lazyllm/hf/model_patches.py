@@ -54,6 +54,8 @@ class _GenerateCall:
             # By then the mask of the prompts has been read.
             "mask_grows": continues and is_mask_prepared and columns >= self.chunked_tokens,
             "are_counted": are_counted and is_mask_prepared and (continues or columns == 0),
+            # A model that takes no position_ids from `generate` counts as the others, which take them.
+            "skips_hidden": is_prepared.get("position_ids", False),
             "more_chunks": self.chunked_tokens - columns > width,
         }
 

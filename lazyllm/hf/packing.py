@@ -37,6 +37,7 @@ class BatchPacker:
         has_ended: Sequence[bool] = (),
         mask_grows: bool = False,
         are_counted: bool = False,
+        skips_hidden: bool = False,
         more_chunks: bool = False,
     ) -> tuple[dict[str, Any], list[int], Tensor]:
         """Pack a decoder's arguments, (batch, width) tokens, into those of one sequence.
@@ -47,6 +48,7 @@ class BatchPacker:
             has_ended: which sequences have ended, so that their new tokens are padding; empty means none.
             mask_grows: whether the mask is known to be the last pass's with ones for the new tokens.
             are_counted: whether the position_ids are known to be counted from the mask.
+            skips_hidden: whether hidden tokens count in no position, also without position_ids.
             more_chunks: whether more chunks of the prompts follow, so that this one may hold padding alone.
 
         Returns:
@@ -60,7 +62,8 @@ class BatchPacker:
         shape, expected = tuple(getattr(mask, "shape", ())), (batch_size, total)
         if mask is not None and shape != expected:
             raise LazyLLMError(f"the attention mask is of shape {shape}, and all tokens so far {expected}")
-        is_new = self._new_tokens(mask, has_ended, width, more_chunks, arguments.get("position_ids") is not None)
+        skips_hidden = skips_hidden or arguments.get("position_ids") is not None
+        is_new = self._new_tokens(mask, has_ended, width, more_chunks, skips_hidden)
         self.computed_after_pass = torch.cat([self.computed, is_new], dim=1)
         num_new = is_new.sum(dim=1).tolist()
         ranges = [range(start, start + count) for start, count in zip(num_computed_tokens, num_new, strict=True)]
@@ -79,7 +82,7 @@ class BatchPacker:
         return arguments, num_new, positions
 
     def _new_tokens(
-        self, mask: Tensor | None, has_ended: Sequence[bool], width: int, more_chunks: bool, has_positions: bool
+        self, mask: Tensor | None, has_ended: Sequence[bool], width: int, more_chunks: bool, skips_hidden: bool
     ) -> Tensor:
         """Return which tokens of a pass are computed, bool (batch, width), on the CPU."""
         is_live = torch.ones(len(self.computed), 1, dtype=torch.bool, device="cpu")
@@ -94,7 +97,7 @@ class BatchPacker:
             if (earlier & ~self.computed & is_live).any():
                 wrong = "the attention mask, or the lack of one, shows tokens that it hid in an earlier pass"
                 raise LazyLLMError(f"{wrong}, or that came after a sequence had ended: hide them")
-            if not has_positions and (~shown & (shown.cumsum(dim=1) > 0) & is_live).any():
+            if not skips_hidden and (~shown & (shown.cumsum(dim=1) > 0) & is_live).any():
                 raise LazyLLMError("the attention mask hides tokens between others: give position_ids, too")
             if more_chunks and not is_new.any():
                 raise LazyLLMError("a chunk holds padding alone: use a larger prefill_chunk_size, or less padding")
