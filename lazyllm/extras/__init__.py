@@ -1,1 +1,1 @@
-"""Built on top: shorter prompts for other engines, log-likelihoods, the evaluation harness, a server."""
+"""Built on top: shorter prompts for other engines, log-likelihoods, the evaluation harness."""

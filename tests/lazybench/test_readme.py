@@ -6,6 +6,8 @@ import runpy
 import shlex
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import peers
@@ -120,8 +122,27 @@ def test_the_first_example_of_the_library(model):
     assert values["lazy"].stats.rows[0].tolist() == [50, 27, 15, 15]
 
 
+class Completions(BaseHTTPRequestHandler):
+    """Answer a request for a completion with the number of tokens of its prompt."""
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        answer = json.dumps({"choices": [{"text": str(len(body["prompt"]))}]}).encode()
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(answer)
+
+
 @pytest.fixture(scope="module")
-def given():
+def server():
+    with ThreadingHTTPServer(("localhost", 0), Completions) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://localhost:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def given(server):
     """Provide the names that the library's examples use: a model deep enough for every schedule, and a long prompt."""
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = "{{ tools }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
@@ -130,7 +151,7 @@ def given():
     shape = {"vocab_size": len(tokenizer), "num_hidden_layers": 22, "max_position_embeddings": 1024}
     ids, model = peers.random_ids(0, 510), peers.build(0, **shape)  # more tokens than an example's min_tokens
     given = {"model": model, "ids": ids, "inputs": {"input_ids": ids}, "choices": [[5], [6, 7]], "tokenizer": tokenizer}
-    given |= {"messages": messages, "tools": tools, "chat": chat}
+    given |= {"messages": messages, "tools": tools, "chat": chat, "server": server, "name": "large"}
     # In a module of its own: a dataclass looks for the one that it is defined in.
     return {**given, "lazyllm": lazyllm, "__name__": __name__}
 
@@ -140,6 +161,7 @@ def test_an_example_of_the_librarys_page_runs(example, given):
     scope = dict(given)
     exec(example, scope)
     assert "output" not in scope or scope["output"].shape[1] > 40
+    assert "answer" not in scope or scope["answer"] == "153"  # tokens, 0.3 of the prompt
     assert "page" not in scope or scope["page"].count("<article") == 1
 
 
