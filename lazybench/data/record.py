@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -96,8 +96,12 @@ def wrong_field(row: object, fields: Iterable[str] = _RULES) -> str | None:
     return None
 
 
-def parse(lines: Iterable[bytes], source: object) -> Iterator[tuple[str, dict[str, Any]]]:
+def parse(
+    lines: Iterable[bytes], source: object, decode: Callable[[str], Any] = json.loads
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Parse one JSON object a line, skipping blank lines; yield its location, `<source>:<line number>`, and the object.
+
+    `decode` parses a line's text.
 
     Raises:
         LazyBenchError: a line is not UTF-8, not JSON, or no object.
@@ -108,7 +112,7 @@ def parse(lines: Iterable[bytes], source: object) -> Iterator[tuple[str, dict[st
             text = line.decode("utf-8-sig").strip()
             if not text:
                 continue
-            value = json.loads(text)
+            value = decode(text)
         except (ValueError, RecursionError) as error:
             raise LazyBenchError(f"{where}: not JSON: {str(error).replace('line 1 ', '')}") from error
         if not isinstance(value, dict):

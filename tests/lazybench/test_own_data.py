@@ -1,6 +1,8 @@
 """Datasets in a format of the user's own, read by a function of the user's own and scored by the user's own metric."""
 
+import csv
 import importlib
+import json
 import sys
 import time
 from pathlib import Path
@@ -10,6 +12,8 @@ import datasets
 import pandas as pd
 import pytest
 import yaml
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 from marks import slow_but
 from support import folders, one_line, rows
 
@@ -37,8 +41,7 @@ datasets:
   fish: {prompt: "{context}\\nSummary:", max_new_tokens: 4, metric: rouge, task: animals}
 """
 QUICK = ("data=tables", "method=baseline", "data.limit=null", "timing.warmup=0", "timing.paired=false")
-ROW = {"_id": "1", "dataset": "birds", "input": "Who?", "context": "A text.", "answers": ["me"], "length": 3}
-ROW |= {"language": "en"}
+ROW = {"input": "Who?", "context": "A text.", "answers": ["me"]}
 
 
 @pytest.fixture
@@ -133,9 +136,10 @@ def test_a_reader_is_read_to_the_limit_and_gets_the_settings_that_it_asks_for_by
     assert second.id == "1"
 
 
-def load_anything(load, columns=None, **settings):
-    """Load a dataset of two rows by `datasets`."""
-    facts = {"birds": {"load": load, "columns": columns or {"context": "passage", "input": "question"}}}
+def load_anything(load, columns=None, rows=None, **settings):
+    """Load a dataset by `datasets`."""
+    columns = columns or {"context": "passage", "input": "question"}
+    facts = {"birds": {"load": load, "columns": columns, "rows": rows or {}}}
     config = DataConfig("mine", "lazybench.data.hf_datasets.read", datasets=facts, **settings)
     return load_records("birds", config, None)
 
@@ -163,18 +167,85 @@ def test_whatever_datasets_loads_is_read_as_it_is_now(tmp_path, kind):
         ("no.json", {}, "no.json cannot be loaded: Unable to find"),
         ("birds.json", {"context": "txt"}, "there is no column txt among text, answers"),
         ("birds.json", {"context": "{text} {txt}"}, "there is no column txt among text, answers"),
-        ("birds.json", {"input": "text"}, "birds[0]: 'context' must be a string, not null"),
-        ("broken.json", {}, "broken.json cannot be loaded: JSON parse error"),
+        ("birds.json", {"input": "text"}, "birds[0]: 'context' must be a string, and is missing"),
+        ("broken.csv", {}, "broken.csv: the rows have more cells than the first line has names"),
+        ("broken.json", {}, "broken.json:1: not JSON: Expecting value"),
     ],
 )
 def test_what_datasets_cannot_load_is_one_line(tmp_path, monkeypatch, capfd, file, columns, message):
     monkeypatch.chdir(tmp_path)
     Path("birds.json").write_text('{"text": "A wren.", "answers": ["a wren"]}')
     Path("broken.json").write_text('{"text": ')
+    Path("broken.csv").write_text("text,answers\nA wren.,a wren,\n")
     with pytest.raises(LazyBenchError) as caught:
-        load_anything(file and {"path": "json", "data_files": file}, columns)
+        load_anything(file and {"path": file.partition(".")[2], "data_files": file}, columns)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value) + capfd.readouterr().err
+
+
+CELLS = ["02139", "+15", "NA", "", "3", "0.50", "1e5", "true", "True", "None", "null", "1999-05-01", " x ", 'a "b"\n']
+
+
+def write_csv(path, rows):
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.DictWriter(file, rows[0]).writerows([{name: name for name in rows[0]}, *rows])
+
+
+def write_json(path, rows):
+    path.write_text(json.dumps(rows))
+
+
+def write_json_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.mark.parametrize("write", [write_csv, write_json, write_json_lines])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    cells=st.lists(st.sampled_from(CELLS) | st.text(st.characters(codec="utf-8", exclude_characters="\0")), min_size=1)
+)
+@example(cells=["1999-05-01"])
+def test_texts_are_read_as_they_stand_in_the_file(tmp_path, write, cells):
+    path = tmp_path / "birds"
+    write(path, [{"cell": cell, "name": "wren"} for cell in cells])
+    load = {"path": "csv" if write is write_csv else "json", "data_files": str(path)}
+    columns = {"context": "cell", "input": "{cell}|{name}", "answers": "cell", "groups": "cell"}
+    records = load_anything(load, columns)
+    for cell, record in zip(cells, records, strict=True):
+        assert (record.context, record.answers, record.groups) == (cell, (cell,), cell)
+        assert record.input == f"{cell.strip()}|wren"
+
+
+def test_numbers_of_json_are_read_as_they_stand_in_the_file_and_null_is_no_text(tmp_path):
+    path = tmp_path / "birds"
+    path.write_text('{"passage": 0.50, "question": null, "answers": [1e5, true, 7.0]}')
+    (record,) = load_anything({"path": "json", "data_files": str(path)}, {"context": "passage", "input": "{question}"})
+    assert (record.context, record.input, record.answers) == ("0.50", "", ("1e5", "true", "7.0"))
+
+
+def test_rows_are_chosen_by_their_text(tmp_path):
+    path = tmp_path / "birds.csv"
+    path.write_text("context,answers,number\nA wren.,yes,1\nA tit.,no,2\n")
+    load = {"path": "csv", "data_files": str(path)}
+    for number in (2, "2"):
+        (record,) = load_anything(load, {"context": "context"}, rows={"number": number})
+        assert (record.id, record.context) == ("1", "A tit.")
+    with pytest.raises(LazyBenchError, match=r"no row has \{'number': '3'\}; the first one has \{'number': '1'\}"):
+        load_anything(load, {"context": "context"}, rows={"number": 3})
+
+
+def test_a_dataset_of_the_hub_is_read_offline_from_the_hubs_cache(offline, tmp_path):
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    repository = tmp_path / "hub/datasets--some--birds"
+    for file, text in {
+        "refs/main": commit,
+        f"snapshots/{commit}/test.csv": "passage,question,answers\nA,B,02\n",
+    }.items():
+        (repository / file).parent.mkdir(parents=True, exist_ok=True)
+        (repository / file).write_text(text)
+    assert load_anything({"path": "some/birds", "split": "test"}) == [Record("0", "birds", "B", "A", ("02",), None, 1)]
+    with pytest.raises(LazyBenchError, match=r"load\.split is one of test"):
+        load_anything({"path": "some/birds", "split": "train"})
 
 
 def test_a_dataset_of_a_silent_hub_is_given_up_in_seconds(monkeypatch, silent_hub):
