@@ -16,7 +16,7 @@ from lazybench.cli.arguments import add_config_dir, own_datasets, read
 from lazybench.config import CONF
 from lazybench.data.facts import DatasetFacts, load_facts
 from lazybench.data.longbench_e import LENGTHS
-from lazybench.data.record import parse, wrong_field
+from lazybench.data.record import parse, wrong_fields
 from lazybench.errors import LazyBenchError, prefix_errors, suggest
 from lazybench.run import scoring
 from lazybench.store.writing import replace
@@ -100,7 +100,7 @@ def _score(line: Mapping[str, Any], where: str, default: str, known: Known) -> d
             raise LazyBenchError(f"{where}: 'prediction' (or 'pred') must be a string, not {value:.60}")
     by_length = not LENGTHS.keys().isdisjoint(facts.groups)
     fields = ["answers", "all_classes", *["length"] * by_length, *["groups"] * bool(facts.groups)]
-    if wrong := wrong_field(line, fields):
+    if wrong := wrong_fields(line, fields):
         raise LazyBenchError(f"{where}: {wrong}")
     with prefix_errors(where, LazyBenchError):
         by_seed = [

@@ -65,15 +65,19 @@ def fingerprint(records: Iterable[Record]) -> str:
 def to_records(rows: Iterable[tuple[str, Any]], dataset: str) -> Iterator[Record]:
     """Check the rows of a dataset, each with its location for messages, and yield them as records.
 
-    A row is a mapping with LongBench's fields. `all_classes` may be missing, and there may be an `answer_prefix` and
-    `groups`.
+    A row is a mapping with LongBench's fields, at least `context`, `input` and `answers`, and there may be an
+    `answer_prefix` and `groups`. By default `_id` is the row's number from 0, `language` is `en`, and `length` is the
+    number of words in the context.
 
     Raises:
         LazyBenchError: a row is not in LongBench's format, or has the id of another.
     """
     location_by_id: dict[str, str] = {}
-    for where, row in rows:
-        if wrong := wrong_field(row):
+    for number, (where, row) in enumerate(rows):
+        if isinstance(row, Mapping):
+            defaults = {"_id": str(number), "dataset": dataset, "language": "en"}
+            row = {**defaults, "length": len(str(row.get("context")).split()), **row}
+        if wrong := wrong_fields(row):
             raise LazyBenchError(f"{where}: {wrong}")
         if row["dataset"] != dataset:
             raise LazyBenchError(f"{where}: 'dataset' must be {dataset!r}, not {row['dataset']!r}")
@@ -85,15 +89,17 @@ def to_records(rows: Iterable[tuple[str, Any]], dataset: str) -> Iterator[Record
         yield Record(**texts, answers=tuple(row["answers"]), all_classes=classes, length=row["length"])
 
 
-def wrong_field(row: object, fields: Iterable[str] = _RULES) -> str | None:
-    """Return what is wrong with the first field of a row that breaks its rule; None if all are right."""
+def wrong_fields(row: object, fields: Iterable[str] = _RULES) -> str | None:
+    """Return what is wrong with the fields of a row that break their rules; None if all are right."""
     if not isinstance(row, Mapping):
         return f"must be a Record, or a mapping with LongBench's fields, not {type(row).__name__}"
+    messages = []
     for field in fields:
         rule, value = _RULES[field], row.get(field)
         if not rule.test(value):
-            return f"{field!r} must be {rule.text}, not {json.dumps(value, default=str):.60}"
-    return None
+            given = f"not {json.dumps(value, default=str):.60}" if field in row else "and is missing"
+            messages.append(f"{field!r} must be {rule.text}, {given}")
+    return "; ".join(messages) or None
 
 
 def parse(

@@ -102,6 +102,10 @@ def test_a_file_is_read_as_it_is_now_and_nothing_is_written_beside_it(tmp_path):
         (lines(ROW) + b"\xff\n", "qasper.jsonl:2: not JSON: 'utf-8' codec can't decode byte 0xff"),
         (b"[1]\n", "qasper.jsonl:1: each line must be a JSON object, not [1]"),
         (lines(ROW | {"answers": "me"}), ":1: 'answers' must be a list of one string or more"),
+        (
+            b'{"_id": 1}',
+            ":1: '_id' must be a string, not 1; 'input' must be a string, and is missing; 'context' must be",
+        ),
         (lines(ROW | {"length": True}), ":1: 'length' must be a whole number of words"),
         (lines(ROW | {"dataset": "trec"}), ":1: 'dataset' must be 'qasper', not 'trec'"),
         (lines(ROW, ROW), "qasper.jsonl:2: '_id' '1' is also the id of"),
@@ -114,6 +118,12 @@ def test_bad_records_are_one_line_with_file_and_line(tmp_path, content, message)
         assert message in str(caught.value)
         assert str(root) in str(caught.value)
         assert "\n" not in str(caught.value)
+
+
+def test_a_record_needs_a_context_an_input_and_answers(tmp_path):
+    root = folder(tmp_path, 2 * lines({"context": "It was Ada.", "input": "Who?", "answers": ["Ada"]}))
+    given = ("qasper", "Who?", "It was Ada.", ("Ada",), None, 3)
+    assert load("qasper", root, None) == [Record("0", *given), Record("1", *given)]
 
 
 def test_unusable_roots_and_missing_datasets(tmp_path):
