@@ -30,6 +30,7 @@ from lazybench.model import generation_config, instance
 from lazybench.model.device import device_of, dtype_of, ran_out
 
 _PACKAGE = "package:"
+_WEIGHTS = (".bin", ".gguf", ".h5", ".msgpack", ".onnx", ".ot", ".pt", ".pth", ".safetensors")
 _NUM_SAMPLES, _SAMPLE_BYTES = 1 << 10, 1 << 12  # of a file of weights
 _GGUF_HEADER_BYTES = 1 << 25  # any vocabulary fits
 
@@ -46,7 +47,7 @@ class Weights(NamedTuple):
         return Path(self.path).is_dir()
 
     def identity(self, config: ModelConfig) -> str:
-        """Return a hash of samples of local files, or the hub's commit: other weights have another identity."""
+        """Return a hash of local files, with samples of those of weights, or the hub's commit."""
         if not self.is_local:
             _load(AutoConfig, config)  # puts it into the cache, whose folders are named after commits
             path = try_to_load_from_cache(self.path, "config.json", revision=config.revision)
@@ -58,8 +59,9 @@ class Weights(NamedTuple):
             size = path.stat().st_size
             digest.update(f"{path.name} {size}\n".encode())
             with open(path, "rb") as file:
-                # Samples reach every matrix of a layer; reading all would take minutes.
-                for start in range(0, size, max(_SAMPLE_BYTES, size // _NUM_SAMPLES)):
+                # Samples reach every matrix of a layer; reading all weights would take minutes.
+                distance = size // _NUM_SAMPLES if path.suffix in _WEIGHTS else 0
+                for start in range(0, size, max(_SAMPLE_BYTES, distance)):
                     file.seek(start)
                     digest.update(file.read(_SAMPLE_BYTES))
         return digest.hexdigest()

@@ -10,6 +10,8 @@ import pytest
 import torch
 import transformers
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support import LAZY, folders, one_line
 
 from lazybench.config import CONF, ModelConfig
@@ -53,6 +55,18 @@ def test_weights_that_were_changed_are_others(copy, position):
     changed[part] = bytes(len(changed[part]))
     path.write_bytes(changed)
     assert locate(config(copy)).identity(config(copy)) != before
+
+
+@settings(max_examples=9, deadline=None)
+@given(position=st.floats(0, 1, exclude_max=True))
+def test_a_byte_that_was_changed_in_a_large_tokenizer_is_seen(tmp_path_factory, position):
+    folder = tmp_path_factory.mktemp("model")
+    content = bytearray(9 << 20)
+    (folder / "tokenizer.json").write_bytes(content)
+    before = locate(config(folder)).identity(config(folder))
+    content[int(position * len(content))] = 1
+    (folder / "tokenizer.json").write_bytes(content)
+    assert locate(config(folder)).identity(config(folder)) != before
 
 
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json", "model.safetensors"])
