@@ -85,6 +85,9 @@ def _score(line: Mapping[str, Any], where: str, default: str, known: Known) -> d
         `dataset` and `_id`; LongBench's `score`, None for a failed record; `length` in words and `groups`, if the
         dataset has scores by group; and the scores by other metrics.
     """
+    if "judge" in line:
+        advice = "give files of LongBench's pred.py"
+        raise LazyBenchError(f"{where}: a result of LongBench v2, which has its score in 'judge': {advice}")
     dataset = str(line.get("dataset") or default)
     if dataset not in known:
         hint = "" if line.get("dataset") else " (the line has no 'dataset': name it with --dataset NAME)"
