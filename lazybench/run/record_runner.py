@@ -185,7 +185,7 @@ class RecordRunner:
         row = {
             "_id": record.id,
             "dataset": record.dataset,
-            "data": data_label(self.job.config.data),
+            "data": data_label(replace(self.job.config.data, label=None)),  # a resumed run may have another label
             "answers": list(record.answers),
             "all_classes": None if record.all_classes is None else list(record.all_classes),
             "length": record.length,

@@ -100,6 +100,18 @@ def test_all_of_the_users_data_is_planned_run_and_reported(own_run, lazybench, t
     assert "floor: every method scores 0 on every record of birds, fish" in table
 
 
+def test_a_run_that_is_resumed_under_another_label_does_not_mix_labels(own_run, tmp_path):
+    own_run("task=birds", "data.label=First")
+    (folder,) = folders(tmp_path / "runs")
+    (folder / "scores.json").unlink()
+    predictions = folder / "predictions.jsonl"
+    predictions.write_text(predictions.read_text().splitlines(keepends=True)[0])
+    own_run("task=birds", "data.label=Second")
+    assert len({row["data"] for row in rows(folder)}) == 1
+    assert json.loads((folder / "scores.json").read_text())["data"] == "Second"
+    assert yaml.safe_load((folder / "config.yaml").read_text())["data"]["label"] == "Second"
+
+
 def test_a_metric_of_the_users_scores_and_its_edits_run_again(own_run, own, tmp_path):
     for score in (0.25, 0.75):
         (own / "table_metric.py").write_text(f"def exact(prediction, reference, all_classes):\n    return {score}\n")
