@@ -11,9 +11,12 @@ from importlib import import_module
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import hydra
+from hydra import initialize_config_dir
+from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf
 
 from lazybench.cli import settings
@@ -92,7 +95,7 @@ def main(command: str, words: Sequence[str]) -> int:
     elif in_turn:
         _run_in_turn(name, jobs, checked, resources)
     else:
-        _launch(name, jobs, overrides)
+        _launch(name, jobs)
     return 0
 
 
@@ -154,16 +157,20 @@ def _attempt(name: str, job: _Job, resources: "Resources", checked: Any = None) 
     return None
 
 
-def _launch(name: str, jobs: Sequence[_Job], words: Sequence[str]) -> None:
-    """Run the jobs that `words` stand for through Hydra's launcher; `LazyBenchError` if some failed or were lost."""
+def _launch(name: str, jobs: Sequence[_Job]) -> None:
+    """Run jobs through Hydra's launcher; `LazyBenchError` if some failed or were lost."""
+    config = jobs[0].config
     status = f"; follow them with: python -m lazybench status runs={shlex.quote(str(jobs[0].settings.output))}"
     print(f"{len(jobs)} jobs{status if name == 'run' else ''}", flush=True)
     GlobalHydra.instance().clear()
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints a traceback and exits
-    sys.argv = [f"lazybench {name}", "--multirun", *words]
-    start = hydra.main(version_base="1.3", config_path=str(CONF), config_name=settings.config_file(name))
+    config.hydra.overrides.hydra.append("hydra.mode=MULTIRUN")
+    words = [[*job.config.hydra.overrides.task] for job in jobs]
     try:
-        start(_launched)()
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            context = HydraContext(GlobalHydra.instance().hydra.config_loader, Callbacks(config))
+            launcher = Plugins.instance().instantiate_launcher(context, _launched, config)
+            for job in launcher.launch(words, initial_job_idx=0):
+                _ = job.return_value  # raises the job's error
     except Exception as error:
         message = one_line(str(error))[:300] or type(error).__name__
         raise LazyBenchError(

@@ -53,22 +53,30 @@ def compose_jobs(command: str, words: Sequence[str], multirun: bool = False) -> 
     Raises:
         LazyBenchError: Hydra refuses a word, or there are several jobs without `multirun`.
     """
-    name = config_file(command)
+    name, choices, job = config_file(command), {}, ()
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             hydra = GlobalHydra.instance().hydra
-            sweeper = hydra.compose_config(name, [*words], RunMode.MULTIRUN, from_shell=False).hydra.sweeper
+            parser = OverridesParser.create(hydra.config_loader)
+            # Without a method's settings: the default method, which no job may use, can lack them.
+            parsed = parser.parse_overrides([*words])
+            common = [each.input_line for each in parsed if each.key_or_group.partition(".")[0] not in GROUPS]
+            sweeper = hydra.compose_config(name, common, RunMode.MULTIRUN, from_shell=False).hydra.sweeper
             params = [f"{key}={values}" for key, values in (sweeper.params or {}).items()]
-            overrides = OverridesParser.create(hydra.config_loader).parse_overrides([*params, *words])
+            overrides = parser.parse_overrides([*params, *words])
             choices = {override.key_or_group: _values(override, multirun) for override in overrides}
-            jobs = [compose(name, [*job], return_hydra_config=True) for job in product(*choices.values())]
+            configs = []
+            for job in product(*choices.values()):
+                configs.append(compose(name, [*job], return_hydra_config=True))
     except Exception as error:  # Hydra raises many kinds
-        raise LazyBenchError(explain(error)) from error
-    for job in jobs:
-        if (job.hydra.sweeper.params or {}).keys() - choices.keys():
+        of_job = zip(choices.items(), job, strict=False)  # empty if Hydra did not reach a job
+        swept = [word for (key, values), word in of_job if key in GROUPS and len(values) > 1]
+        raise LazyBenchError(f"{' '.join(swept)}{': ' * bool(swept)}{explain(error)}") from error
+    for config in configs:
+        if (config.hydra.sweeper.params or {}).keys() - choices.keys():
             raise LazyBenchError("the experiments sweep over different things: give one at a time")
-    return jobs
+    return configs
 
 
 def _values(override: Override, multirun: bool) -> list[str]:

@@ -7,7 +7,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 from marks import slow_but
 from omegaconf import OmegaConf
-from support import LAZY, folders, one_line, rows, stubborn_method
+from support import folders, one_line, rows, stubborn_method
 
 from lazybench.config import CONF
 from lazybench.methods import build_method
@@ -97,13 +97,28 @@ def test_what_is_given_replaces_what_an_experiment_sweeps(run, mine):
     assert "random_drop" not in out
 
 
+def test_a_setting_is_checked_against_the_method_of_each_job(run):
+    code, out, err = run("method=glob([static*,random*,gem*])", "method.keep=0.3", command="plan")
+    assert code == 0, err
+    assert out.count("keep=0.3") == 3
+    refused = one_line(*run("method=static_pruning,random_drop", "method.layer=1", command="plan")[::2])
+    assert "method=random_drop: there is no setting 'method.layer'" in refused
+
+
 @pytest.mark.slow
 def test_a_launcher_of_ones_own_takes_sweeps(run, tmp_path):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="needs lazybench[joblib]")
     cluster = "defaults: [{override /hydra/launcher: joblib}]\nhydra: {launcher: {n_jobs: 1, backend: sequential}}"
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster/mine.yaml").write_text(f"# @package _global_\n{cluster}\n")
-    words = ("--config-dir", str(tmp_path), "+cluster=mine", LAZY[0], "method.schedule=[1:0.6],[1:0.4]", *QUICK)
+    words = (
+        "--config-dir",
+        str(tmp_path),
+        "+cluster=mine",
+        "method=static_pruning,gemfilter",
+        "method.keep=0.5",
+        *QUICK,
+    )
     code, out, err = run(*words, command="plan")
     assert code == 0, err
     assert "2 jobs, 2 of them with records to run" in out
