@@ -15,7 +15,7 @@ LazyBench compares ways to prune prompts: LazyLLM and others on LongBench.
   lazybench run method=lazyllm task=multidoc_qa   run a method over the records of a task
   lazybench plan                                  show the jobs of a run or sweep, and their hours on an A100
   lazybench status [runs=...]                     show which runs are running, failed, stopped or done
-  lazybench list [--config-dir FOLDER]            list methods, models, experiments, tasks and datasets
+  lazybench list [datasets]                       list methods, models, data, experiments and tasks, or datasets
   lazybench report [runs=...] [output=...]        make tables, figures and a page of all runs
   lazybench score FILE... [--output FILE]         compute LongBench's scores of files of predictions
   lazybench match                                 find how strongly a method must prune for fewer operations

@@ -12,11 +12,13 @@ from lazybench.data.facts import ALL, DatasetFacts, datasets_of, load_facts, tas
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print methods, models, data, experiments, clusters, tasks and datasets, each folder's after LazyBench's."""
+    """Print methods, models, data, experiments, clusters and tasks, or datasets; each folder's after LazyBench's."""
     parser = ArgumentParser("lazybench list", description="List methods, models, data, experiments, clusters, tasks.")
+    parser.add_argument("what", nargs="?", choices=["datasets"], help="list these instead")
     add_config_dir(parser, "also list those of FOLDER, which run takes with the same flag")
-    folders = read(parser, argv).config_dir
-    for group in (*GROUPS, "experiment", "cluster"):
+    flags = read(parser, argv)
+    folders = flags.config_dir
+    for group in () if flags.what else (*GROUPS, "experiment", "cluster"):
         print(f"{group}:")
         for path in sorted((CONF / group).glob("*.yaml")):
             _show(path.stem, _description(path))
@@ -31,15 +33,17 @@ def main(argv: Sequence[str]) -> int:
         for config, facts in own_datasets(folder):
             source = f"data={config}" if folder is CONF else f"data={config}, {folder}"
             sources.append((source, facts, [name for name in facts if name not in longbench]))
+    if flags.what:
+        for source, facts, names in sources:
+            for name in names:
+                _show(name, _summary(facts[name]), source)
+        return 0
     print("task:")
     _show(ALL, "all 16 English datasets; of other data all that it has")
     for source, facts, names in sources:
         for task in filter(None, dict.fromkeys(facts[name].task for name in names)):
             _show(task, ", ".join(datasets_of(task, facts)), source)
-    print("dataset:")
-    for source, facts, names in sources:
-        for name in names:
-            _show(name, _summary(facts[name]), source)
+    print("datasets: lazybench list datasets")
     return 0
 
 

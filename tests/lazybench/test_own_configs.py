@@ -99,6 +99,8 @@ def test_list_shows_all_choices_and_own_ones_with_their_folders(lazybench, mine,
         (tmp_path / f"more/method/{name}.yaml").write_text("")
     code, out, _ = lazybench("list", "--config-dir", str(mine), "-cd", "more")
     assert code == 0
+    assert "new tokens" not in out
+    out += lazybench("list", "datasets", "--config-dir", str(mine))[1]
     source = rf"\[data=my_records, {mine}\]"
     for line in (
         rf"short +\[{mine}\]",
