@@ -58,12 +58,15 @@ def main(command: str, words: Sequence[str]) -> int:
     name = "run" if command == "plan" else command
     several = flags.multirun or command in ("plan", "map")
     overrides = [*settings.search_path(flags.config_dir), *flags.settings]
+    if command == "plan":
+        settings.stand_in_for_launchers()
     configs = settings.compose_jobs(name, overrides, several or flags.cfg is not None)
     if flags.cfg is not None:
         keys = [key for key in configs[0] if key != "hydra"]
         print(OmegaConf.to_yaml(OmegaConf.masked_copy(configs[0], keys)), end="")
         return 0
-    in_turn = configs[0].hydra.launcher._target_.endswith(".BasicLauncher")
+    launcher = configs[0].hydra.launcher._target_
+    in_turn = launcher.endswith(".BasicLauncher")
     if not in_turn and not several:
         raise LazyBenchError("+cluster= chooses where the jobs of a sweep run: add -m, also for a single job")
     jobs = [_Job(settings.read(config, config.hydra), config) for config in configs]
@@ -90,6 +93,8 @@ def main(command: str, words: Sequence[str]) -> int:
     checked = [_check(name, job.settings, resources) for job in jobs]
     if command == "plan":
         import_module("lazybench.jobs.plan").show(checked, resources, in_turn)
+        if "[" in launcher:
+            print(f"the run needs a launcher that is not installed here: pip install '{launcher}'")
     elif not several:
         _run_job(name, jobs[0].settings, resources, checked[0], explained=True)
     elif in_turn:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
 from hydra.errors import MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -22,10 +24,12 @@ from lazybench.config import CONF
 from lazybench.data import choose, load_facts
 from lazybench.errors import LazyBenchError, causes_of, first_line, suggest
 
+# The extra that installs each of Hydra's launchers.
+_EXTRAS = {"joblib": "joblib", "ray": "ray", "submitit_local": "submitit", "submitit_slurm": "submitit"}
 # What to do about a choice that does not exist, by group.
 _ADVICE = {
     "model": "; for a hub id, folder or .gguf file give model.path= and model.limit=TOKENS, its longest prompt",
-    "hydra/launcher": "; pip install 'lazybench[joblib]', 'lazybench[submitit]' or 'lazybench[ray]' installs more",
+    "hydra/launcher": "; pip install 'PATH_TO_THIS_CHECKOUT[joblib]', or [submitit] or [ray], installs more",
 }
 
 
@@ -43,6 +47,17 @@ def own_folders(hydra: DictConfig) -> list[str]:
 def config_file(command: str) -> str:
     """Return the name of a command's own config in `conf/`."""
     return "config" if command in ("run", "plan") else command
+
+
+def stand_in_for_launchers() -> None:
+    """Let jobs compose with launchers that are not installed; their `_target_` says how to install them."""
+    Plugins.instance()  # finds those that are
+    store = ConfigStore.instance()
+    for name, extra in _EXTRAS.items():
+        if f"{name}.yaml" not in store.list("hydra/launcher"):
+            # Without the launcher nobody knows its settings: any are accepted.
+            node = OmegaConf.create({"_target_": f"PATH_TO_THIS_CHECKOUT[{extra}]"}, flags={"struct": False})
+            store.store(name, node, group="hydra/launcher")
 
 
 def compose_jobs(command: str, words: Sequence[str], multirun: bool = False) -> list[DictConfig]:

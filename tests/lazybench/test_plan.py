@@ -1,6 +1,8 @@
 """`lazybench plan`: what is done, and about how long the rest takes on an A100."""
 
 import pytest
+from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
 from support import LAZY, folders
 
 from lazybench.data import facts
@@ -81,11 +83,13 @@ def test_a_plan_of_a_7b_model(plan):
 
 
 @pytest.mark.slow
-def test_a_plan_needs_nothing_of_the_hub_and_no_slurm(lazybench, offline, tmp_path):
-    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
-    words = ["+experiment=table1", "method=baseline,lazyllm", "+cluster=slurm_a100", f"output={tmp_path / 'runs'}"]
-    code, out, err = lazybench("plan", *words)
+def test_a_plan_needs_nothing_of_the_hub_and_no_launcher(lazybench, offline, tmp_path, monkeypatch):
+    Plugins.instance()
+    monkeypatch.delitem(ConfigStore.instance().repo["hydra"]["launcher"], "submitit_slurm.yaml", raising=False)
+    words = ["+experiment=table1", "method=baseline,lazyllm", "+cluster=slurm_a100", "hydra.launcher.account=mine"]
+    code, out, err = lazybench("plan", *words, f"output={tmp_path / 'runs'}")
     assert (code, err) == (0, "")
+    assert "pip install 'PATH_TO_THIS_CHECKOUT[submitit]'" in out
     lines = [(row[-6], row[-3]) for row in cells(out)]
     assert lines == [("llama2_7b", "0/3750")] * 2 + [("xgen_7b", "0/3750")] * 2
     assert all(1 < float(row[-2]) < 12 and 15 < float(row[-1]) < 22 for row in cells(out))
