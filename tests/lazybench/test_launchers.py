@@ -30,7 +30,7 @@ def sweep(tiny_model, tmp_path):
 
     def call(name: str, *words: str) -> tuple[int, str]:
         if not installed(name):
-            pytest.skip(f"needs lazybench[{NEEDS[name]}]")
+            pytest.skip(f"needs PATH_TO_THIS_CHECKOUT[{NEEDS[name]}]")
         command = [sys.executable, "-m", "lazybench", "run", "-m", f"+cluster={name}", *settings, *words]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
         done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)

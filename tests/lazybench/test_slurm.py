@@ -29,7 +29,7 @@ def control(folder, *words):
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     """The environment of commands that speak to a running cluster."""
-    pytest.importorskip("submitit", reason="needs pip install 'lazybench[submitit]'")
+    pytest.importorskip("submitit", reason="needs pip install 'PATH_TO_THIS_CHECKOUT[submitit]'")
     folder = tmp_path_factory.mktemp("slurm")
     search = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"])
     if any(shutil.which(program, path=search) is None for program in PROGRAMS):

@@ -107,7 +107,7 @@ def test_a_setting_is_checked_against_the_method_of_each_job(run):
 
 @pytest.mark.slow
 def test_a_launcher_of_ones_own_takes_sweeps(run, tmp_path):
-    pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="needs lazybench[joblib]")
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="needs PATH_TO_THIS_CHECKOUT[joblib]")
     cluster = "defaults: [{override /hydra/launcher: joblib}]\nhydra: {launcher: {n_jobs: 1, backend: sequential}}"
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster/mine.yaml").write_text(f"# @package _global_\n{cluster}\n")
