@@ -46,7 +46,7 @@ def show(jobs: Sequence[Job], resources: Resources, in_turn: bool) -> None:
         hours.append(seconds * (own - done) / own / 3600)
         row |= {"A100 hours": _format_hours(hours[-1]), "GPU GB": f"{memory_gb(model, config.model, tokens):.0f}"}
     print(table([*rows[0]], [[*row.values()] for row in rows], left=4))
-    for note in filter(None, dict.fromkeys(job.left_out for job in jobs)):
+    for note in dict.fromkeys(note for job in jobs for note in job.notes):
         print(note)
     print(f"\n{len(jobs)} job{'s' * (len(jobs) > 1)}, {num_unfinished} of them with records to run")
     if hours:

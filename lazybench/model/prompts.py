@@ -1,7 +1,8 @@
 """Build prompts as LongBench's official code does, to the token, and locate the context in them."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from string import Formatter
@@ -18,6 +19,8 @@ from lazybench.errors import RecordFailure, first_line, prefix_errors
 _PATH = r"^[\w./@+-]*\w\.(?:py|java)\r?$"
 _FILE = re.compile(_PATH, re.MULTILINE)
 _BEGINNING = re.compile(rf"(?:{_PATH}\n)?^(?:package|import|from)\b", re.MULTILINE)
+# What opens and closes a thought in prompts of reasoning models: <think>, <seed:think>, [THINK].
+_THOUGHT = re.compile(r"[<\[](/?)(?:\w+:)?think(?:ing)?[>\]]", re.IGNORECASE)
 # Chat templates write this date, Llama's default, as today's: a prompt must not change from day to day. The macro, put
 # before a template, replaces the function that the template calls; transformers passes no function to templates.
 _DAY, _CODES = datetime(2024, 7, 26), ("%Y", "%y", "%m", "%d", "%B", "%b", "%A", "%a", "%H", "%M", "%S")
@@ -76,6 +79,22 @@ class PromptBuilder:
         elif chat is not None:
             text = chat.replace("{prompt}", text)
         return text + record.answer_prefix
+
+    def warnings(self, record: Record) -> Iterator[str]:
+        """Yield what is wrong with how all prompts end; nothing if the prompt of `record` cannot be built."""
+        with suppress(Exception):  # as in `build`
+            text = self.wrapped(record, "")
+            *_, last = [None, *_THOUGHT.finditer(text)]
+            if last and not last[1]:
+                yield (
+                    f"warning: prompts end inside a thought, after {last[0]}, so thoughts fill the answers: turn them "
+                    "off, in many templates by +model.template.enable_thinking=false"
+                )
+            if self._encode(text)[-1] == self.tokenizer.eos_token_id:
+                yield (
+                    f"warning: prompts end with {self.tokenizer.eos_token}, as a finished text does: take it out of "
+                    "post_processor in the tokenizer's tokenizer.json, or of add_eos_token in tokenizer_config.json"
+                )
 
     def round_trip(self, text: str) -> str:
         """Tokenise `text` and decode it without special tokens, as truncation does."""

@@ -47,8 +47,8 @@ def run(job: Job, resources: Resources, explained: bool = False) -> Path:
     machine = environment.describe(config.model)
     folder = RunFolder(job.folder(machine), job.shard)
     print(f"weights: {machine['weights_format']}\nrecords: {data_label(config.data)}")
-    if job.left_out:
-        print(job.left_out)
+    for note in job.notes:
+        print(note)
     if isinstance(job.method, Calibrated):
         print(f"calibrated for {job.method.budget}: {' '.join(provenance(asdict(job.method))).rstrip()}")
     if note := changes_since_earlier_run(folder.path, job.settings, machine, job.used_facts):

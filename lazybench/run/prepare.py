@@ -37,7 +37,7 @@ class Job:
     tokenizer: PreTrainedTokenizerBase | None  # the model's; None in a plan where it is out of reach
     records: list[Record] = field(repr=False)  # of the run, those of other shards included
     settings: dict[str, Any]  # what `config.yaml` says: all settings, and digests of the weights, records and code
-    left_out: str | None = None  # a note about datasets that `all` or a half leaves out
+    notes: list[str] = field(default_factory=list)  # of datasets that are left out, and warnings of prompts
     keep_1: Method | None = None  # the engine with nothing pruned, which a run of the unmodified model times beside it
 
     @cached_property
@@ -144,6 +144,9 @@ def prepare(config: RunConfig, resources: Resources) -> Job:
     notes = [] if choice.left_out is None else [choice.left_out]
     if empty := ", ".join(name for name, dataset_records in by_dataset.items() if not dataset_records):
         notes.append(f"data.half={config.data.half} has no record of {empty}: tasks with these have no mean in reports")
+    if tokenizer is not None:
+        for name in filter(by_dataset.get, by_dataset):
+            notes += PromptBuilder(tokenizer, config.model, facts[name]).warnings(by_dataset[name][0])
     calibrated_on = method.calibrated_on(records) if isinstance(method, Calibrated) else 0
     if calibrated_on and config.calibrated == "refuse":
         raise LazyBenchError(
@@ -166,7 +169,7 @@ def prepare(config: RunConfig, resources: Resources) -> Job:
     if choice.has != english():
         settings["data"]["has"] = choice.has  # what `all` stands for, should data be added later
     keep_1 = nothing_pruned(skeleton) if config.timing.keep_1 and isinstance(method, Baseline) else None
-    job = Job(config, facts, choice.datasets, method, tokenizer, records, settings, "\n".join(notes) or None, keep_1)
+    job = Job(config, facts, choice.datasets, method, tokenizer, records, settings, [*dict.fromkeys(notes)], keep_1)
     if not job.own_records:
         raise LazyBenchError(f"shard={config.shard}: the run has {len(records)} records: set fewer parts")
     if tokenizer is not None:

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paper_tokenizers import llama2_core
-from support import byte_tokenizer
+from support import byte_tokenizer, save_tiny_model
+from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from lazybench.config import ModelConfig
@@ -141,6 +142,32 @@ def test_the_chat_template_gets_the_models_arguments():
     for template, end in (({}, ""), ({"enable_thinking": False}, "<think></think>")):
         builder = PromptBuilder(tokenizer, config(chat="template", template=template), FACTS["qasper"])
         assert builder.wrapped(record, "x") == f"x{end}"
+
+
+def test_a_run_warns_once_of_prompts_that_end_in_a_thought_or_with_an_eos(run, tmp_path):
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = "{{ messages[0].content }}<think>{% if enable_thinking is false %}</think>{% endif %}"
+    words = (
+        f"model.path={save_tiny_model(tmp_path / 'thinking', tokenizer)}",
+        "model.chat=template",
+        "task=multidoc_qa",
+    )
+    special = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("<s>", "</s>")]
+    core = tokenizer.backend_tokenizer
+    core.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=special)
+    ending = save_tiny_model(tmp_path / "ending", tokenizer)
+    for more, warned in (
+        ((), ["thought"]),
+        (("+model.template.enable_thinking=false",), []),
+        ((f"model.path={ending}",), ["thought", "</s>"]),
+        ((f"model.path={ending}", "model.chat=null"), ["</s>"]),
+        (("task=code",), []),  # which has no chat wrapper
+    ):
+        code, out, err = run(*words, *more, command="plan")
+        assert code == 0, err
+        lines = [line for line in out.splitlines() if line.startswith("warning: prompts end")]
+        assert len(lines) == len(warned)
+        assert all(word in line for word, line in zip(warned, lines, strict=True))
 
 
 @pytest.mark.parametrize("form", ["%d %b %Y", "%A, %B %d, %Y", "%Y-%m-%d"])
