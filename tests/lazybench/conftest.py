@@ -50,7 +50,6 @@ def lazybench(monkeypatch, capsys, short_facts):
 
     def call(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["lazybench", *words])
-        monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
         try:
             code = main()
         except SystemExit as stop:
