@@ -3,15 +3,20 @@
 import hashlib
 import importlib.util
 import json
+import os
 import re
 import sys
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
+from functools import cache
+from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
 import transformers
-from huggingface_hub import try_to_load_from_cache
+from huggingface_hub import constants, try_to_load_from_cache
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -25,7 +30,7 @@ from transformers.utils import logging
 
 from lazybench.config import ModelConfig
 from lazybench.data.hub import OutOfReach, explain_errors
-from lazybench.errors import LazyBenchError, causes_of
+from lazybench.errors import LazyBenchError, causes_of, first_line
 from lazybench.model import generation_config, instance
 from lazybench.model.device import device_of, dtype_of, ran_out
 
@@ -33,6 +38,8 @@ _PACKAGE = "package:"
 _WEIGHTS = (".bin", ".gguf", ".h5", ".msgpack", ".onnx", ".ot", ".pt", ".pth", ".safetensors")
 _NUM_SAMPLES, _SAMPLE_BYTES = 1 << 10, 1 << 12  # of a file of weights
 _GGUF_HEADER_BYTES = 1 << 25  # any vocabulary fits
+_MOST_BYTES = 4 << 30  # of a `.gguf` file's weights as float32, to copy them unasked
+_COPY_LARGE = "LAZYBENCH_COPY_LARGE"  # environment variable that asks for more
 
 
 class Weights(NamedTuple):
@@ -49,7 +56,7 @@ class Weights(NamedTuple):
     def identity(self, config: ModelConfig) -> str:
         """Return a hash of local files, with samples of those of weights, or the hub's commit."""
         if not self.is_local:
-            _load(AutoConfig, config)  # puts it into the cache, whose folders are named after commits
+            _load(AutoConfig, config, self)  # puts it into the cache, whose folders are named after commits
             path = try_to_load_from_cache(self.path, "config.json", revision=config.revision)
             return f"{self.path}@{Path(path).parent.name if isinstance(path, str) else config.revision}"
         folder, digest = Path(self.path), hashlib.sha256()
@@ -99,7 +106,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
         example = "a function such as lazybench.model.xgen_tokenizer.build"
         tokenizer = instance.make("model.tokenizer", config.tokenizer, example)
     else:
-        tokenizer = _load(AutoTokenizer, config)
+        tokenizer = _load(AutoTokenizer, config, _files(config))
     if config.chat == "template" and not tokenizer.chat_template:
         advice = "set model.chat to a text with {prompt} in it, or to null"
         raise LazyBenchError(f"model.chat=template: the tokenizer of {config.path} has no chat template: {advice}")
@@ -133,7 +140,7 @@ def load_model(config: ModelConfig) -> PreTrainedModel:
     device, settings = device_of(config), {"dtype": dtype_of(config), "attn_implementation": config.attention}
     try:
         if not config.shape:
-            return _load_weights(config, **settings).to(device).eval()
+            return _load_weights(config, _files(config), **settings).to(device).eval()
         torch.manual_seed(0)
         return load_skeleton(config, str(device), vocabulary=len(load_tokenizer(config)), **settings)
     except Exception as error:
@@ -145,20 +152,20 @@ def load_model(config: ModelConfig) -> PreTrainedModel:
         ) from None
 
 
-def _load_weights(config: ModelConfig, **settings: Any) -> PreTrainedModel:
+def _load_weights(config: ModelConfig, files: Weights, **settings: Any) -> PreTrainedModel:
     """Load a checkpoint, and refuse one that lacks weights, which transformers would fill in at random."""
     weights = locate(config)
     with suppress(OutOfReach):  # the hub may have no such file
         if not weights.is_local or (Path(weights.path) / "generation_config.json").is_file():
             # Loading the model alone would ignore a broken file, and answers would end elsewhere.
             ignored = dict.fromkeys(generation_config.IGNORED)
-            settings["generation_config"] = _load(GenerationConfig, config, **ignored)
+            settings["generation_config"] = _load(GenerationConfig, config, weights, **ignored)
     if sys.stderr.isatty() and weights.gguf_file is None:  # `.gguf` files have a bar of their own
         logging.enable_progress_bar()
-    if weights.gguf_file is not None and hasattr(transformers, "GgufConfig"):
+    if files.gguf_file is not None and hasattr(transformers, "GgufConfig"):
         # With the package `kernels` weights would stay packed, and times be another kernel's.
         settings["quantization_config"] = transformers.GgufConfig(dequantize=True)
-    model, info = _load(AutoModelForCausalLM, config, weights_only=True, output_loading_info=True, **settings)
+    model, info = _load(AutoModelForCausalLM, config, files, weights_only=True, output_loading_info=True, **settings)
     logging.disable_progress_bar()
     if missing := sorted(info["missing_keys"]):
         raise LazyBenchError(
@@ -181,7 +188,10 @@ def load_skeleton(config: ModelConfig, device: str = "meta", vocabulary: int = 0
     setting = "model.shape" if config.shape else f"model.path={config.path}"
     with explain_errors(setting, "it must be a causal language model", is_local=True):
         try:
-            structure = AutoConfig.for_model(**config.shape) if config.shape else _load(AutoConfig, config)
+            if config.shape:
+                structure = AutoConfig.for_model(**config.shape)
+            else:
+                structure = _load(AutoConfig, config, _files(config))
         except OutOfReach:
             if not config.outline:
                 raise
@@ -207,7 +217,7 @@ def weights_format(config: ModelConfig) -> str:
         kind = _gguf_type(Path(weights.path) / weights.gguf_file)
         bits = re.match(r"I?Q(\d)", kind)
         return f"GGUF {kind}, {bits[1]}-bit, dequantised" if bits else f"GGUF {kind}".strip()
-    structure = _load(AutoConfig, config)
+    structure = _load(AutoConfig, config, weights)
     if (settings := getattr(structure, "quantization_config", None)) is not None:
         bits = settings.get("bits") or next((bits for bits in (4, 8) if settings.get(f"load_in_{bits}bit")), None)
         return f"{settings['quant_method']}, {bits}-bit" if bits else str(settings["quant_method"])
@@ -225,17 +235,63 @@ def _gguf_type(path: Path) -> str:
     return types.get(int.from_bytes(match[1], "little"), "") if match else ""
 
 
-def _load(auto: Any, config: ModelConfig, **kwargs: Any) -> Any:
-    """Call `auto.from_pretrained` for a model's files; see `hub.explain_errors` for errors."""
+def _files(config: ModelConfig) -> Weights:
+    """Return the files to load a model from, for a `.gguf` file those of `_copy`."""
     weights = locate(config)
-    if weights.gguf_file is not None:
-        kwargs["gguf_file"] = weights.gguf_file
+    if weights.gguf_file is None:
+        return weights
+    path = Path(weights.path) / weights.gguf_file
+    return _copy(config.path, path, path.stat().st_mtime_ns)
+
+
+@cache
+def _copy(model_path: str, path: Path, modified_ns: int) -> Weights:
+    """Return a copy of a `.gguf` file as safetensors with its tokenizer, made once; the file itself if it is large.
+
+    Transformers parses the file in pure Python, three times for one model; the copy loads in less than a second. Its
+    weights are float32, as dequantised ones are before they become any other dtype, so either way they are the same.
+    Its folder, in the Hugging Face cache, is named after the file's content and the version of transformers.
+    """
+    config, weights = ModelConfig(name="copy", path=model_path, limit=2), Weights(str(path.parent), path.name)
+    bits = re.search(r"\d+", _gguf_type(path))
+    if path.stat().st_size * 32 / (int(bits[0]) if bits else 1) > _MOST_BYTES and _COPY_LARGE not in os.environ:
+        return weights
+    with open(path, "rb") as file:
+        content = hashlib.file_digest(file, "sha256").hexdigest()
+    folder = Path(constants.HF_HOME, "lazybench", f"{content[:16]}-transformers-{transformers.__version__}")
+    if folder.is_dir():
+        return Weights(str(folder))
+    tokenizer = _load(AutoTokenizer, config, weights)
+    with redirect_stderr(StringIO()):  # a bar
+        model = _load_weights(config, weights, dtype=torch.float32)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".", dir=folder.parent) as temporary:
+            new = Path(temporary, "new")
+            model.save_pretrained(new)
+            tokenizer.save_pretrained(new)
+            (new / "generation_config.json").unlink(missing_ok=True)  # the one beside the `.gguf` file counts
+            (new / "model.safetensors").chmod(0o644)  # others may share the cache
+            new.rename(folder)
+    except (OSError, SafetensorError) as error:
+        if not folder.is_dir():  # as it is if another process was first
+            print(f"{path.name} takes long to load each time, as {folder} cannot be written: {first_line(error)}")
+            return weights
+    size = sum(file.stat().st_size for file in folder.iterdir()) / 1e9
+    print(f"copied {path.name} as safetensors, {size:.1f} GB, to load it faster from now on: {folder}")
+    return Weights(str(folder))
+
+
+def _load(auto: Any, config: ModelConfig, files: Weights, **kwargs: Any) -> Any:
+    """Call `auto.from_pretrained` for some of a model's files; see `hub.explain_errors` for errors."""
+    if files.gguf_file is not None:
+        kwargs["gguf_file"] = files.gguf_file
     if config.revision is not None:
         kwargs["revision"] = config.revision
     advice = "connect to the hub, log in with `hf auth login` if the model is gated, or give a local folder"
-    if weights.is_local:
+    if files.is_local:
         advice = "a model is a whole .gguf file, or a folder that save_pretrained wrote, its tokenizer in it"
     advice += "; a model with Python code needs model.trust_remote_code=true"
-    with explain_errors(f"model.path={config.path}", advice, weights.is_local) as offline:
+    with explain_errors(f"model.path={config.path}", advice, files.is_local) as offline:
         kwargs |= {"local_files_only": offline, "trust_remote_code": config.trust_remote_code}
-        return auto.from_pretrained(weights.path, **kwargs)
+        return auto.from_pretrained(files.path, **kwargs)

@@ -3,22 +3,31 @@
 import json
 import os
 import shutil
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import gguf
+import numpy as np
 import pytest
 import torch
 import transformers
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import LAZY, folders, one_line
+from support import LAZY, byte_tokenizer, folders, one_line
 
 from lazybench.config import CONF, ModelConfig
 from lazybench.errors import LazyBenchError
-from lazybench.model.loading import load_model, load_skeleton, load_tokenizer, locate, weights_format
-
-EMBEDDED = yaml.safe_load((CONF / "model" / "smollm2_135m.yaml").read_text())
+from lazybench.model.generation_config import greedy
+from lazybench.model.loading import (
+    load_model,
+    load_skeleton,
+    load_tokenizer,
+    locate,
+    tokenizer_fingerprint,
+    weights_format,
+)
 
 
 def config(path: object, **changes) -> ModelConfig:
@@ -149,15 +158,119 @@ def test_eager_attention_is_for_models_that_have_no_other(tiny_model):
         load_skeleton(config(tiny_model, attention="eager"))
 
 
-def test_gguf_weights_are_asked_for_dequantised(monkeypatch):
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache of Hugging Face's."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache/lazybench"
+
+
+@pytest.fixture
+def write_gguf(tmp_path, cache):
+    """Write a Llama of one layer with quantised weights and a byte tokenizer, as a `.gguf` file."""
+    ids = byte_tokenizer().get_vocab()
+    vocabulary = [*sorted(ids, key=ids.get), "ab"]
+    shapes = {"attn_q": (64, 64), "attn_k": (32, 64), "attn_v": (32, 64), "attn_output": (64, 64)}
+    shapes |= {"ffn_gate": (96, 64), "ffn_up": (96, 64), "ffn_down": (64, 96), "attn_norm": (64,), "ffn_norm": (64,)}
+    shapes = {f"blk.0.{name}": shape for name, shape in shapes.items()}
+    shapes |= {"token_embd": (len(vocabulary), 64), "output_norm": (64,)}
+
+    def write(missing: str = "") -> Path:
+        writer = gguf.GGUFWriter(tmp_path / "tiny.gguf", "llama")
+        writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
+        writer.add_context_length(256)
+        writer.add_block_count(1)
+        writer.add_embedding_length(64)
+        writer.add_feed_forward_length(96)
+        writer.add_head_count(4)
+        writer.add_head_count_kv(2)
+        writer.add_layer_norm_rms_eps(1e-5)
+        writer.add_vocab_size(len(vocabulary))
+        writer.add_tokenizer_model("gpt2")
+        writer.add_token_list(vocabulary)
+        writer.add_token_merges(["a b"])
+        writer.add_bos_token_id(0)
+        writer.add_eos_token_id(1)
+        random = np.random.default_rng(0)
+        for name, shape in shapes.items():
+            if name == missing:
+                continue
+            values = random.standard_normal(shape, np.float32)
+            kind = gguf.GGMLQuantizationType.F32 if values.ndim == 1 else gguf.GGMLQuantizationType.Q8_0
+            writer.add_tensor(f"{name}.weight", gguf.quants.quantize(values, kind), raw_dtype=kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return tmp_path / "tiny.gguf"
+
+    return write
+
+
+def test_gguf_weights_are_asked_for_dequantised(write_gguf, monkeypatch):
     given = {}
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", lambda *_, **kwargs: given.update(kwargs))
     with pytest.raises(TypeError):  # what the stand-in returns is no model
-        load_model(ModelConfig(**EMBEDDED))
+        load_model(config(write_gguf()))
     if hasattr(transformers, "GgufConfig"):
         assert given["quantization_config"].dequantize is True
     else:
         assert "quantization_config" not in given
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_the_copy_of_a_gguf_file_is_equal_to_it(write_gguf, cache, capsys, dtype):
+    path = write_gguf()
+    given, files = config(path, dtype=dtype, device="cpu"), {"gguf_file": path.name}
+    expected = transformers.AutoModelForCausalLM.from_pretrained(path.parent, dtype=dtype, **files)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, **files)
+    assert tokenizer_fingerprint(load_tokenizer(given)) == tokenizer_fingerprint(tokenizer)
+    for _ in range(2):
+        model = load_model(given)
+        weights, expected_weights = model.state_dict(), expected.state_dict()
+        assert weights.keys() == expected_weights.keys()
+        assert all(weights[name].dtype == value.dtype for name, value in expected_weights.items())
+        assert all(torch.equal(weights[name], value) for name, value in expected_weights.items())
+        assert model.generation_config.to_dict() == greedy(expected.generation_config).to_dict()
+    assert capsys.readouterr().out.count("copied tiny.gguf as safetensors, 0.0 GB") == 1
+    assert len(list(cache.iterdir())) == 1
+    (path.parent / "generation_config.json").write_text('{"repetition_penalty": 1.5}')
+    assert load_model(given).generation_config.repetition_penalty == 1.5
+
+
+def test_processes_may_copy_a_gguf_file_at_once(write_gguf, cache):
+    path = write_gguf()
+    with ProcessPoolExecutor(2, get_context("fork")) as pool:
+        first, second = pool.map(_first_weight, [path, path])
+    assert first == second == _first_weight(path)
+    assert len(list(cache.iterdir())) == 1
+
+
+def _first_weight(path: Path) -> list[float]:
+    return next(load_model(config(path, device="cpu")).parameters()).flatten().tolist()
+
+
+def test_a_gguf_file_that_lacks_weights_is_not_copied(write_gguf, cache):
+    path = write_gguf(missing="blk.0.ffn_up")
+    assert "lack 1 of the model's weights, such as model.layers.0.mlp.up_proj" in refusal(load_model, config(path))
+    assert not cache.exists()
+
+
+def test_a_gguf_file_is_loaded_without_a_copy(write_gguf, cache, monkeypatch, capsys):
+    """It is large, or the cache cannot be written. A process looks again once the file has another time."""
+    path = write_gguf()
+    monkeypatch.setattr("lazybench.model.loading._MOST_BYTES", 0)
+    weight = _first_weight(path)
+    assert not cache.exists()
+    monkeypatch.setenv("LAZYBENCH_COPY_LARGE", "1")
+    cache.parent.write_text("")
+    os.utime(path, (0, 0))
+    assert _first_weight(path) == weight
+    assert f"{cache}" in capsys.readouterr().out
+    cache.parent.unlink()
+    os.utime(path, (1, 1))
+    assert _first_weight(path) == weight
+    assert len(list(cache.iterdir())) == 1
 
 
 @pytest.mark.parametrize(
