@@ -178,6 +178,19 @@ def test_the_example_prints_what_the_readme_shows(capsys):
     assert capsys.readouterr().out == re.sub(r"^>>> .*\n", "", session, flags=re.MULTILINE)
 
 
+@pytest.mark.slow
+def test_the_quickstart_shows_right_answers_and_speedups(capsys):
+    runpy.run_path(str(ROOT / "scripts/first_result.py"))
+    out, err = capsys.readouterr()
+    answers = re.findall(
+        r"^(unmodified|LazyLLM|lazyllm\+) +(.*?)((?: +\d+\.\d\d s +\d+\.\d\dx){2})$", out, re.MULTILINE
+    )
+    assert [name for name, *_ in answers] == ["unmodified", "LazyLLM", "lazyllm+"]
+    (day,) = re.findall(r" on (\w+day) left ", out)
+    assert all(day in answer for _, answer, _ in answers)
+    assert "%|" not in err, "a progress bar"
+
+
 def test_every_link_leads_somewhere():
     links = [(page, target) for page in PAGES for target in re.findall(r"\]\((?!https?:)([^)#]*)", PAGES[page])]
     assert [link for link in links if not (ROOT / link[0]).parent.joinpath(link[1]).exists()] == []
