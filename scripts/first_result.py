@@ -54,7 +54,7 @@ for name, text in texts.items():
     print(f"{name:10}  {text:{width}}  {'  '.join(shown)}")
 print(
     "\nPruning computes only prompt tokens that get attention, which shortens the wait for the first token most."
-    "\nThis record was chosen as all three answer it; results/README.md shows how often pruning changes answers."
+    "\nThis record was chosen because all three answer it. What pruning costs over many records stands in README.md."
     f"\nTimes: median of {ROUNDS}, and how many times as fast; all three generate unmodified's tokens."
     "\nNext: source .venv/bin/activate; python -m lazybench run method=lazyllm+ task=multidoc_qa"
 )
