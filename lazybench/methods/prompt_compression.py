@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods.base import Shortening
 from lazybench.methods.shared import second_models
-from lazybench.model.decoding import Decoder, max_positions
+from lazybench.model.decoding import CACHE, Decoder, max_positions
 from lazybench.model.loading import load_model, load_tokenizer
 from lazybench.model.prompts import Prompt, continued_start, shortenable
 from lazybench.rules import COUNT_OR_NULL, FLAG, MODEL, RATIO, one_of, setting
@@ -213,8 +213,8 @@ class Scorer:
         ids = pad_sequence([torch.cat([bos, window]) for window in windows], batch_first=True, padding_value=bos.item())
         ids, losses, cache = ids.to(self.model.device), [], None
         for inputs, targets in zip(ids[:, :-1].split(_CHUNK, dim=1), ids[:, 1:].split(_CHUNK, dim=1), strict=True):
-            output = self.model(inputs, past_key_values=cache, use_cache=True)
-            cache = output.past_key_values
+            output = self.model(inputs, **{CACHE: cache}, use_cache=True)
+            cache = output[CACHE]
             logits = output.logits.float().transpose(1, 2)
             losses.append(functional.cross_entropy(logits, targets, reduction="none"))
         values = torch.cat(losses, dim=1).cpu()

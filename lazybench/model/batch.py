@@ -22,7 +22,7 @@ from transformers import (
 
 import lazyllm
 from lazybench.errors import RecordFailure
-from lazybench.model.decoding import Decoder, not_finite
+from lazybench.model.decoding import CACHE, Decoder, not_finite
 from lazybench.model.generation_config import ANSWER_SETTINGS, answer_settings
 
 
@@ -148,7 +148,6 @@ class _Answers(StoppingCriteria):
         self._model.generate(
             ids.to(self._model.device),
             attention_mask=mask.to(self._model.device),
-            past_key_values=cache,
             max_new_tokens=more,
             do_sample=False,
             num_beams=1,
@@ -156,6 +155,7 @@ class _Answers(StoppingCriteria):
             pad_token_id=0,
             logits_processor=LogitsProcessorList([self.process]),
             stopping_criteria=StoppingCriteriaList([self]),
+            **{CACHE: cache},
             **dict.fromkeys(ANSWER_SETTINGS),  # those of `can_batch` are applied here
             **settings,
         )

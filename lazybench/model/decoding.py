@@ -1,18 +1,29 @@
 """Greedy generation, timed token by token, the same for every method."""
 
+import inspect
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    GenerationMixin,
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.generation.streamers import BaseStreamer
 
 from lazybench.config import ModelConfig
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.model.generation_config import ANSWER_SETTINGS
 from lazybench.model.prompts import Prompt
+
+# A model's argument and output that has the cache; transformers 5.24 renamed it.
+_INPUTS = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
+CACHE = "cache" if "cache" in _INPUTS else "past_key_values"
 
 
 class Clock(BaseStreamer):
@@ -107,7 +118,7 @@ class Decoder:
         Args:
             ids: prompt token ids, int64 (1, tokens).
             **settings: of `model.generate`, such as `position_ids` of a shortened prompt, or an empty cache of the
-                method's own as `past_key_values`.
+                method's own as `CACHE`.
 
         Returns:
             the new token ids, the stop included.

@@ -21,7 +21,7 @@ from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods import Method, Output
 from lazybench.methods.base import answer
 from lazybench.model import environment
-from lazybench.model.decoding import Decoder, max_positions
+from lazybench.model.decoding import CACHE, Decoder, max_positions
 from lazybench.model.device import ran_out
 from lazybench.model.loading import load_model, load_tokenizer
 from lazybench.model.prompts import Prompt, PromptBuilder
@@ -193,7 +193,7 @@ def measure_memory(model: PreTrainedModel, run: Callable[[], Output]) -> tuple[i
 
 def _kv_bytes(output: Any) -> list[int]:
     """Return the size of the cache in a forward call's output; nothing for another cache than transformers' own."""
-    cache = getattr(output, "past_key_values", None)
+    cache = getattr(output, CACHE, None)
     if not isinstance(cache, DynamicCache):
         return []
     layers = [layer for layer in cache.layers if getattr(layer, "keys", None) is not None]

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.importance import probability_dtype
 from lazyllm.hf.arguments import read_ids
+from lazyllm.hf.private import CACHE
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,17 +57,17 @@ def log_likelihoods(
     def step(tokens: torch.Tensor, cache: Any, start: int) -> Any:
         positions = torch.arange(start, start + tokens.shape[1], device=tokens.device)[None]
         more = {"position_ids": positions} if takes_positions else {}
-        return model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1, return_dict=True, **more)
+        return model(tokens, **{CACHE: cache}, use_cache=True, logits_to_keep=1, return_dict=True, **more)
 
     likelihoods = []
     with torch.no_grad():
         prefill = step(prompt, None, 0)
-        if getattr(prefill, "past_key_values", None) is None:
+        if getattr(prefill, CACHE, None) is None:
             raise LazyLLMError(f"{type(model).__name__} returns no cache of keys and values: use another model")
         for number, text in enumerate(texts):
             # A pass writes to the cache, and the next continuation needs that of the prompt.
             is_shared = text.numel() > 1 and number < len(texts) - 1
-            cache = copy.deepcopy(prefill.past_key_values) if is_shared else prefill.past_key_values
+            cache = copy.deepcopy(prefill[CACHE]) if is_shared else prefill[CACHE]
             tokens, is_greedy = [], []
             for index, token in enumerate(text[0].tolist()):
                 output = step(text[:, index - 1 : index], cache, prompt.shape[1] + index - 1) if index else prefill

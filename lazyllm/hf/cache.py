@@ -5,6 +5,7 @@ from typing import Any, NoReturn
 
 import torch
 from transformers import Cache
+from transformers.cache_utils import DynamicLayer
 
 from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.stats import Stats, only
@@ -20,7 +21,9 @@ def _refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
     )
 
 
-class _NoLayers(list):
+class _Layers(list):
+    """Plain layers without keys: transformers asks of each what kind it is, and may read none."""
+
     __getitem__ = _refuse
 
 
@@ -33,9 +36,10 @@ class LazyCache(Cache):
     @classmethod
     def of_engine(cls, engine: HFEngine, empty: Cache | None) -> "LazyCache":
         """Return the cache of an engine: turn the user's empty one into it, or make one."""
-        cache: Any = cls(layers=_NoLayers()) if empty is None else empty
         # transformers keeps the state of layers that carry one from token to token.
-        cache.__class__, cache.layers, cache.engine = cls, engine.state_layers or _NoLayers(), engine
+        layers = engine.state_layers or _Layers(DynamicLayer() for _ in engine.group_of)
+        cache: Any = cls(layers=layers) if empty is None else empty
+        cache.__class__, cache.layers, cache.engine = cls, layers, engine
         return cache
 
     @property
@@ -58,6 +62,10 @@ class LazyCache(Cache):
         if CURRENT_ENGINE.get() is not self.engine:
             raise LazyLLMError("this cache belongs to a generation on another model, or under a `with` that has ended")
         return self.engine.update(layer_idx, key_states, value_states)
+
+    def __bool__(self) -> bool:
+        # Phi-3 drops a cache that is true where its rotary tables change, which is refused instead.
+        return bool(self.engine.state_layers)
 
     def get_seq_length(self, layer_idx: int = 0) -> Any:
         return self.engine.position_offset()

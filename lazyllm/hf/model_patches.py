@@ -120,7 +120,7 @@ class ModelPatches:
             raise LazyLLMError(arguments.PROMPT_LEARNING)
         named, defaults = arguments_by_name(generate, args, kwargs), self._model.generation_config
         arguments.check_mode(named, defaults)
-        _refuse_foreign(cache := named.get("past_key_values"))
+        _refuse_foreign(cache := named.get(private.CACHE))
         num_tokens = arguments.count_prompt_tokens(named)
         if isinstance(cache, LazyCache) and num_tokens <= (computed := cache.get_seq_length()):
             instead = "give all tokens so far, or the new ones with an attention_mask of all"
@@ -171,7 +171,7 @@ class ModelPatches:
         arguments.check_logits(inputs, accept_every=self._newest_only)
         arguments.check_outputs(inputs, self._model.config)
         is_own = call is not None and call.prepared is not None
-        deltas = nullcontext() if is_own else self._rope_deltas.of_generation(inputs.get("past_key_values"))
+        deltas = nullcontext() if is_own else self._rope_deltas.of_generation(inputs.get(private.CACHE))
         # A pass may run inside another one: in a hook, or in a callback of `generate`.
         model, engine = CURRENT_MODEL.set(self), CURRENT_ENGINE.set(None)
         thread.has_decoded, thread.mask = False, inputs.get("attention_mask")
@@ -199,7 +199,7 @@ class ModelPatches:
         thread.has_decoded, prepared = True, None
         if call is not None:
             prepared, call.prepared = call.prepared, None
-        cache, is_own = inputs.get("past_key_values"), prepared is not None
+        cache, is_own = inputs.get(private.CACHE), prepared is not None
         engine = self._engine(cache, batch_size, width, call, is_own)
         self._set_protected(engine, inputs, call, is_own)
         arguments.check_inputs(inputs)
@@ -214,7 +214,7 @@ class ModelPatches:
                 self.sequences = lazy_cache.sequences
             if width > 1:
                 engine.rope_deltas = self._rope_deltas.get()
-            output = forward(**{**packed, "past_key_values": lazy_cache, "use_cache": True})
+            output = forward(**{**packed, private.CACHE: lazy_cache, "use_cache": True})
         if isinstance(output, tuple):
             return (engine.newest_hidden(output[0]), *output[1:])
         output.last_hidden_state = engine.newest_hidden(output.last_hidden_state)

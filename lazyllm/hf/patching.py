@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from torch import nn
 
 from lazyllm.core.errors import LazyLLMError
+from lazyllm.hf.private import rename_cache
 
 
 class Patch:
@@ -43,8 +44,9 @@ class Patch:
 
 
 def arguments_by_name(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return all arguments of a call of `method` by their names."""
-    return {**dict(zip(inspect.signature(method).parameters, args, strict=False)), **kwargs} if args else kwargs
+    """Return all arguments of a call of `method` by their names, the cache as `private.CACHE`."""
+    named = {**dict(zip(inspect.signature(method).parameters, args, strict=False)), **kwargs} if args else kwargs
+    return rename_cache(named)
 
 
 class RopeDeltas:

@@ -1,18 +1,31 @@
-"""Private interfaces of other libraries, as in transformers 5.17 to 5.23, accelerate 1.15, PEFT 0.21, torch 2.13.
+"""Private interfaces of other libraries, as in transformers 5.22 to 5.24, accelerate 1.15, PEFT 0.21, torch 2.13.
 
 No other module reads or sets an attribute of theirs that is private or undocumented.
 """
 
+import inspect
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import nn
+from transformers import GenerationMixin
 
+# The newest transformers that the tests run on.
+TESTED = "5.24"
+# The argument and output that has the cache; transformers 5.24 renamed it, and reads the old name until 5.40.
+_OLD_CACHE = "past_key_values"
+_INPUTS = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
+CACHE = "cache" if "cache" in _INPUTS else _OLD_CACHE
 # The method with which `generate` makes its stopping criteria.
 STOPPING_CRITERIA = "_get_stopping_criteria"
 # The attribute of a cache that makes `generate` stop at once. Without it, it runs a pass too many on Apple's GPUs.
 STOPS_AT_ONCE = "_is_user_defined"
+
+
+def rename_cache(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments by name with the cache as `CACHE`."""
+    return {CACHE if name == _OLD_CACHE else name: value for name, value in arguments.items()}
 
 
 def attention_implementation(config: Any) -> str:

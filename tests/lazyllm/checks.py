@@ -1,5 +1,6 @@
 """What tests share: prompts and padding, what a generation did, what is refused, and an oracle for any family."""
 
+import inspect
 import math
 from collections.abc import Callable, Iterator
 
@@ -143,7 +144,7 @@ class Replay:
             self.probabilities[index] = output[1][0]
 
         inner = [part for part in layer.modules() if part is not layer and getattr(part, "layer_idx", None) == index]
-        attention = [part for part in inner if "attention_mask" in part.forward.__code__.co_varnames][-1]
+        attention = [part for part in inner if "attention_mask" in inspect.signature(part.forward).parameters][-1]
         return [
             attention.register_forward_pre_hook(before, with_kwargs=True),
             attention.register_forward_hook(after),

@@ -6,7 +6,7 @@ import pytest
 import torch
 from checks import STAGES, assert_close, assert_refused, assert_same_stats, generate_recorded, random_ids
 from marks import slow, slow_but
-from transformers import MambaConfig, MambaForCausalLM
+from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel
 
 import lazyllm
 from lazyllm import reference
@@ -143,8 +143,8 @@ def test_ids_come_in_several_forms_and_others_are_refused(model, ids, call):
 
 def test_what_they_cannot_do_is_refused(model, ids):
     assert_refused("vocabulary, 0 to 96", lambda: lazyllm.log_likelihoods(model, ids, [[5, -1]]))
-    mamba = MambaForCausalLM(MambaConfig(vocab_size=97, hidden_size=16, num_hidden_layers=1, state_size=4)).eval()
-    assert_refused("no cache", lambda: lazyllm.log_likelihoods(mamba, ids, [[5, 6]]))
+    first = OpenAIGPTLMHeadModel(OpenAIGPTConfig(vocab_size=97, n_embd=16, n_layer=1, n_head=2)).eval()
+    assert_refused("no cache", lambda: lazyllm.log_likelihoods(first, ids, [[5, 6]]))
     training = families.build("llama").train()
     for call in (scored, selected):
         assert_refused("model.eval", lambda call=call: call(training, ids))

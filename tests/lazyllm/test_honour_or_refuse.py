@@ -17,6 +17,7 @@ from marks import slow
 from transformers import DynamicCache
 
 import lazyllm
+from lazyllm.hf.private import CACHE
 
 LAST = 4
 
@@ -49,19 +50,19 @@ def in_a_hook(model, change):
 def hide(inputs):
     """A mask over tokens 4 to 19, from the first pass on."""
     count, width = inputs["input_ids"].shape
-    mask = torch.ones(count, inputs["past_key_values"].get_seq_length() + width, dtype=torch.int64)
+    mask = torch.ones(count, inputs[CACHE].get_seq_length() + width, dtype=torch.int64)
     mask[:, 4:20] = 0
     return {**inputs, "attention_mask": mask}
 
 
 def hide_later(inputs):
     """The same, from the second pass on."""
-    return hide(inputs) if inputs["past_key_values"].get_seq_length() else inputs
+    return hide(inputs) if inputs[CACHE].get_seq_length() else inputs
 
 
 def forget_later(inputs):
     """No mask from the second pass on, so that padding is shown."""
-    return {**inputs, "attention_mask": None} if inputs["past_key_values"].get_seq_length() else inputs
+    return {**inputs, "attention_mask": None} if inputs[CACHE].get_seq_length() else inputs
 
 
 def spread(inputs):
