@@ -143,14 +143,14 @@ _VARIANTS: dict[str, dict] = {
     "mpt/learned": {"attn_config": {"alibi": False}},
 }
 _RIGHT = """
-afmoe apertus arcee aria_text axk1 bitnet cohere cohere2 cohere2_moe cohere_compass_text ctrl cwm dbrx deepseek_v2
-deepseek_v3 dots1 emu3 ernie4_5 ernie4_5_moe exaone4 exaone_moe flex_olmo flint fuyu gemma gemma2 gemma3 gemma3_text
-gemma4 gemma4_text gemma4_unified gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite got_ocr2 gpt-sw3 gpt2
-gpt_bigcode gpt_neox gpt_oss granite granite_swa granitemoe granitemoe_swa granitemoeshared helium hunyuan_v1_dense
-hunyuan_v1_moe hy_v3 hyperclovax internlm3 iquestcoder jais2 jetmoe kolibri1 laguna llama llama4 llama4_text mellum
-mimo_v2_flash minicpm3 minimax_m2 ministral ministral3 mistral mixtral modernbert-decoder moshi
+afmoe apertus apertus1p5_text arcee aria_text axk1 bitnet cohere cohere2 cohere2_moe cohere_compass_text ctrl cwm dbrx
+deepseek_v2 deepseek_v3 dots1 emu3 ernie4_5 ernie4_5_moe exaone exaone4 exaone_moe flex_olmo flint fuyu gemma gemma2
+gemma3 gemma3_text gemma4 gemma4_text gemma4_unified gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite got_ocr2
+gpt-sw3 gpt2 gpt_bigcode gpt_neox gpt_oss granite granite_swa granitemoe granitemoe_swa granitemoeshared helium
+hunyuan_v1_dense hunyuan_v1_moe hy_v3 hyperclovax internlm3 iquestcoder jais2 jetmoe kolibri1 laguna llama llama4
+llama4_text mellum mimo_v2_flash minicpm3 minimax_m2 ministral ministral3 mistral mixtral modernbert-decoder moshi
 moss_transcribe_diarize nanochat nemotron olmo olmo2 olmo3 olmoe opt persimmon phi phi3 phi4_multimodal phimoe qwen2
-qwen2_moe qwen3 qwen3_moe seed_oss smollm3 solar_open starcoder2 vaultgemma youtu
+qwen2_moe qwen3 qwen3_moe sarvam_mla sarvam_moe seed_oss smollm3 solar_open starcoder2 vaultgemma youtu
 """
 RIGHT = frozenset(_RIGHT.split())
 # Variants that are right though their type is not, and the other way round.
@@ -158,6 +158,8 @@ _OTHERWISE = """
 gemma3_text/bidirectional gemma4_text/shared gemma4_unified_text/shared granitemoehybrid/attention
 moshi/dynamic moshi/narrow
 """
+# Types that transformers 5.24 cannot run on a prompt longer than their window.
+_WIDE = {"dory"}
 # Types that transformers itself cannot build here, and the package that they need; None: they never stand alone.
 UNUSABLE = {"gemma3n": "timm", "gemma4_assistant": None, "gemma4_unified_assistant": None}
 
@@ -227,7 +229,8 @@ def _narrowed(cls: type[PreTrainedConfig]) -> dict:
 
 def cases() -> list[str]:
     """Every type, and every variant of one."""
-    narrow = [f"{kind}/narrow" for kind in TYPES if kind not in UNUSABLE and _narrowed(CONFIG_MAPPING[kind])]
+    kinds = [kind for kind in TYPES if kind not in {*UNUSABLE, *_WIDE}]
+    narrow = [f"{kind}/narrow" for kind in kinds if _narrowed(CONFIG_MAPPING[kind])]
     return sorted([*TYPES, *narrow, *_VARIANTS])
 
 
