@@ -1,11 +1,14 @@
 """Enable LazyLLM on a model, and give the model back as it was."""
 
+import functools
+import warnings
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 import torch
+import transformers
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -68,6 +71,7 @@ class Session:
         record_positions: bool = False,
         record_importance: bool = False,
     ) -> None:
+        _warn_if_untested(transformers.__version__)
         ranking = AttentionRanking() if ranking is None else ranking
         if not isinstance(ranking, Ranking):
             raise LazyLLMError(f"ranking must be an instance of a ranking, such as lazyllm.plus(), not {ranking!r}")
@@ -143,6 +147,14 @@ class Session:
         if self._patches is None:
             raise LazyLLMError("this session was never entered: use it as `with lazyllm.enable(...)`, or call start()")
         return self._patches
+
+
+@functools.cache  # once
+def _warn_if_untested(version: str) -> None:
+    """Warn of a version of transformers that is newer than those the tests run on."""
+    if tuple(map(int, version.split(".")[:2])) > tuple(map(int, private.TESTED.split("."))):
+        what = f"LazyLLM is tested with transformers up to {private.TESTED}, and this is {version}"
+        warnings.warn(f"{what}: compare an answer with schedule '' to the unmodified model's", stacklevel=3)
 
 
 enable = Session

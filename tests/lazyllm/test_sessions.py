@@ -5,6 +5,7 @@ import gc
 import os
 import subprocess
 import sys
+import warnings
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +29,16 @@ def snapshot(model):
     ]
     weights = {name: tensor.tolist() for name, tensor in model.state_dict().items()}
     return copy.deepcopy(vars(model.config)), hooks, [sorted(vars(m)) for m in model.modules()], weights
+
+
+@pytest.mark.parametrize(("version", "number"), [("5.22.0", 0), ("5.99.0.dev0", 1), ("6.0.0", 1)])
+def test_a_transformers_newer_than_the_tested_ones_is_warned_of_once(model, monkeypatch, version, number):
+    monkeypatch.setattr("lazyllm.hf.enable.transformers", SimpleNamespace(__version__=version))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            lazyllm.enable(model, STAGES)
+    assert [version in str(warning.message) for warning in caught] == [True] * number
 
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt, RuntimeError])
