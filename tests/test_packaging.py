@@ -1,6 +1,7 @@
 """What is installed from a wheel works without the checkout."""
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from marks import slow
+
+from lazyllm.hf import private
 
 ROOT = Path(__file__).parents[1]
 
@@ -31,6 +34,15 @@ def test_a_wheel_brings_its_configs_and_facts(tmp_path):
     listed = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert listed.returncode == 0, listed.stderr
     assert "xgen_7b" in listed.stdout
+
+
+def test_the_versions_that_are_named_are_those_that_are_tested():
+    constraints, declared = ((ROOT / name).read_text() for name in ("constraints.txt", "pyproject.toml"))
+    assert f"\ntransformers=={private.TESTED}." in constraints
+    oldest = re.search(r'"transformers>=(.+),<6"', declared)[1]
+    torch = re.search(r'"torch>=(.+)"', declared)[1]
+    for name in ("README.md", "lazyllm/README.md"):
+        assert f"transformers {oldest} to {private.TESTED} and PyTorch {torch} " in (ROOT / name).read_text()
 
 
 @pytest.mark.parametrize(
