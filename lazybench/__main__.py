@@ -16,6 +16,7 @@ LazyBench compares ways to prune prompts: LazyLLM and others on LongBench.
   lazybench plan                                  show the jobs of a run or sweep, and their hours on an A100
   lazybench status [runs=...]                     show which runs are running, failed, stopped or done
   lazybench list [datasets]                       list methods, models, data, experiments and tasks, or datasets
+  lazybench time [runs=...] [records=16]          time all finished runs of a model side by side
   lazybench report [runs=...] [output=...]        make tables, figures and a page of all runs
   lazybench score FILE... [--output FILE]         compute LongBench's scores of files of predictions
   lazybench match                                 find how strongly a method must prune for fewer operations
@@ -26,13 +27,13 @@ Each command has --help."""
 
 # Commands that Hydra configures start in `cli/app.py`; each of the others is a module of `cli/` with a `main`.
 CONFIGURED = ("run", "plan", "match", "map", "speed")
-SIMPLE = ("status", "list", "report", "score")
+SIMPLE = ("status", "list", "time", "report", "score")
 
 
 def script() -> int:
     """Run `main` as a process of its own: SIGTERM, which schedulers send, stops it like Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    onward = "continues where it stopped" if sys.argv[1:2] in (["run"], ["match"]) else "starts anew"
+    onward = "continues where it stopped" if sys.argv[1:2] in (["run"], ["match"], ["time"]) else "starts anew"
     try:
         code = main()
         sys.stdout.flush()

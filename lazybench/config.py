@@ -141,9 +141,6 @@ class TimingConfig(_Checked, section="timing."):
     """How times are taken; `conf/config.yaml` says what each setting means."""
 
     warmup: int = setting(5, at_least(0))
-    paired: bool = True
-    keep_1: bool = True
-    cpu_share: float = setting(0.9, between(0, 1))
     per_dataset: int | None = setting(12, or_null(at_least(0)))
 
 
@@ -179,7 +176,6 @@ class SpeedConfig(_Checked):
     lengths: list[int] = field(default_factory=list, metadata={"rule": at_least(2)})
     new_tokens: int = setting(64, at_least(2))
     repeats: int = setting(3, at_least(1))
-    cpu_share: float = setting(0.9, between(0, 1))
     output: str | None = setting(None, FILE)
 
 

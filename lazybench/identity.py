@@ -16,37 +16,37 @@ from typing import Any
 import omegaconf
 import yaml
 
-from lazybench.config import CONF, DataConfig, ModelConfig, RunConfig, TimingConfig
+from lazybench.config import CONF, DataConfig, ModelConfig, RunConfig
 
 # A setting is named as on the command line, and an entry of `environment.json` by its own name. What is not listed here
-# enters the hash, such as a method's own settings.
+# enters the hash, such as a method's own settings: what decides a run's answers, wherever they are generated.
 NOT_HASHED = (
-    {"shard", "batch", "trace", "retry_failed", "rerun", "calibrated", "output", "records_of"}
-    | {"commit", "date", "command", "cpu", "instruction_set", "appearance", "on_engine"}
+    {"shard", "batch", "timing", "trace", "retry_failed", "rerun", "calibrated", "output", "records_of"}
+    | {"versions", "command", "appearance", "on_engine"}
     | {"generation_config"}  # its file is among the weights
-    # Where the model lies decides nothing: `weights` says what is there, `dtype` and `device` what they became.
+    # Where the model lies decides nothing: `weights` says what is there, and `dtype` what it became.
     | {"model.name", "model.path", "model.device", "model.tokenizer", "model.outline"}
     # `records`, the digest of their content, and the facts of their datasets enter the hash instead.
     | {"data.name", "data.source", "data.root", "data.label", "data.datasets", "data.has"}
     | {"data.limit", "data.half", "data.seed", "data.tokens", "data.load"}
     | {"facts.groups"}
 )
-# Values that must be equal to compare two runs, besides code and facts, in the order of labels.
+# Values that must be equal to compare two runs, besides code and facts, in the order of headings.
 MATCHED = (
-    *("results_version", "weights_format", "dtype", "attention", "device", "threads", "torch", "transformers"),
+    *("results_version", "weights_format", "dtype", "attention"),
     *("model.limit", "model.chat", "model.template", "model.remove", "model.shape"),
     *("data.limit", "data.half", "data.seed", "data.tokens"),
-    *("timing.warmup", "trace_tokens", "weights"),
+    *("trace_tokens", "weights"),
 )
 # How strongly a method prunes, and what: tables and figures always show these.
 LABELLED = ("schedule", "layer", "keep", "scope", "ratio")
 
 # A setting's neutral value reproduces what runs did before the setting existed: its default, unless it stands here.
 # At this value a setting is left out of the hash, so finished runs keep their hashes when a setting is added.
-# Whoever changes a default declares the old one here, as "timing.warmup" or "StaticPruning.keep", and gets new runs.
-NEUTRAL: dict[str, Any] = {"timing.every": 1, "timing.per_dataset": None, "trace_tokens": 16}
+# Whoever changes a default declares the old one here, as "trace_tokens" or "StaticPruning.keep", and gets new runs.
+NEUTRAL: dict[str, Any] = {}
 
-_SECTIONS = {"model": ModelConfig, "data": DataConfig, "timing": TimingConfig}
+_SECTIONS = {"model": ModelConfig, "data": DataConfig}
 # Values that a label leaves out, besides those of the method's config in `conf/`.
 _USUAL = {"repeats": 1, "ranking": "eq1", "protect": "none"}
 # Their versions are in the environment, and that of LazyBench's results.
@@ -71,7 +71,7 @@ def hashed(
 
     Args:
         settings: the settings as `config.yaml` has them, or some of them.
-        environment: the machine and versions as `environment.json` has them.
+        environment: what `environment.json` has.
         facts: the `DatasetFacts` of each dataset that is run.
     """
     neutral, values = neutral_values(), _flatten(settings, environment)
@@ -178,10 +178,10 @@ def _facts_identities(facts: Mapping[str, Any] | None) -> dict[str, dict[str, An
 
 
 def _flatten(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
-    values = {**settings, **environment, **(environment.get("versions") or {})}
+    values = {**settings, **environment}
     for section in _SECTIONS:
         values |= {f"{section}.{key}": value for key, value in (settings.get(section) or {}).items()}
-    return {key: value for key, value in values.items() if key not in (*_SECTIONS, "versions")}
+    return {key: value for key, value in values.items() if key not in _SECTIONS}
 
 
 def _neutral(schema: Any, section: str) -> dict[str, Any]:

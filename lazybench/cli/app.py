@@ -83,7 +83,7 @@ def main(command: str, words: Sequence[str]) -> int:
         print(f"checking {len(jobs)} job{'s' * (len(jobs) > 1)} before any starts", flush=True)
     else:
         _begin(name, jobs[0])
-    _import_torch()  # takes seconds, so the lines above are printed first
+    import_torch()  # takes seconds, so the lines above are printed first
     from lazybench.run.resources import Resources
 
     if command == "map":
@@ -104,7 +104,7 @@ def main(command: str, words: Sequence[str]) -> int:
     return 0
 
 
-def _import_torch() -> None:
+def import_torch() -> None:
     """Import torch with signals held back, as an interrupt in its C++ code would abort the process; silence it."""
     signals = {signal.SIGINT, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
@@ -186,7 +186,7 @@ def _launch(name: str, jobs: Sequence[_Job]) -> None:
 
 def _launched(config: DictConfig) -> None:
     """Run a job of a sweep in the process that a launcher started for it."""
-    _import_torch()
+    import_torch()
     from lazybench.run.resources import Resources
 
     composed = OmegaConf.create({"hydra": HydraConfig.get()})

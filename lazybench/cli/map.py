@@ -15,7 +15,7 @@ from lazybench.methods import Method
 from lazybench.methods.base import Output, answer
 from lazybench.methods.baseline import Baseline
 from lazybench.model import environment
-from lazybench.model.decoding import decoder_for
+from lazybench.model.decoding import Decoder, question_of
 from lazybench.model.loading import load_model
 from lazybench.model.prompts import Prompt, build_all
 from lazybench.run.prepare import method_for
@@ -74,7 +74,7 @@ def _check(jobs: Sequence[MapConfig], resources: Resources) -> list[Method]:
             raise LazyBenchError(f"{key}= has several values: a map shows one prompt, so only methods may differ")
     methods = [method_for(job.method, job.model, resources) for job in jobs]
     for method in methods:
-        if method.keep_1 is None:
+        if method.nothing_pruned is None:
             raise LazyBenchError(
                 f"method {method.name} does not run on LazyLLM's engine, which records where each token is computed: "
                 "choose one that does, such as lazyllm, lazyllm+, static_pruning or fastkv"
@@ -113,4 +113,5 @@ def _map_tokens(method: Method, prompt: Prompt, model: PreTrainedModel) -> Token
 def _generate(method: Method, prompt: Prompt, model: PreTrainedModel) -> Output:
     with prefix_errors(f"method {method.name}", RecordFailure):
         method.prepare(model)
-        return answer(method, prompt, replace(decoder_for(model, prompt), tracing=True), seed=0)
+        (output,) = answer(method, Decoder(model, [question_of(model, prompt)], tracing=True))
+        return output

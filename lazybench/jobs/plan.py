@@ -9,11 +9,11 @@ from lazybench.analysis.labels import setting_of
 from lazybench.data.sample import estimate_tokens
 from lazybench.errors import LazyBenchError
 from lazybench.model import environment
-from lazybench.model.cost import Pace, a100_pace, memory_gb, unpruned_operations
+from lazybench.model.cost import Pace, a100_pace, memory_gb, unmodified_operations
+from lazybench.run.execute import is_finished, todo
 from lazybench.run.prepare import Job
 from lazybench.run.resources import Resources
-from lazybench.store.journal import journal_names
-from lazybench.store.run_folder import SCORES, RunFolder, read_settings
+from lazybench.store.run_folder import RunFolder, read_settings
 from lazybench.store.survey import runs_of
 
 _TOKENS_PER_WORD = 1.4  # of English text, by the tokenizers of Llama 2 and SmolLM2
@@ -42,7 +42,7 @@ def show(jobs: Sequence[Job], resources: Resources, in_turn: bool) -> None:
         lengths = prompt_lengths(job)
         tokens = int(max(lengths)) + job.max_new_tokens
         pace = a100_pace(model, config.model, tokens, config.batch)
-        seconds = estimate(job, unpruned_operations(model, lengths), pace, is_first)
+        seconds = estimate(job, unmodified_operations(model, lengths), pace, is_first)
         hours.append(seconds * (own - done) / own / 3600)
         row |= {"A100 hours": _format_hours(hours[-1]), "GPU GB": f"{memory_gb(model, config.model, tokens):.0f}"}
     print(table([*rows[0]], [[*row.values()] for row in rows], left=4))
@@ -68,15 +68,15 @@ def _this_machine(job: Job) -> dict[str, Any] | None:
 
 def done_records(job: Job, machine: dict[str, Any] | None) -> int:
     """Count a job's records that are done on a machine; None is any."""
-    any_machine = machine is None
-    for folder in runs_of(job.method_folder, job.settings, job.used_facts) if any_machine else [job.folder(machine)]:
-        if read_settings(folder)[1].get("results_version") != environment.RESULTS_VERSION:
+    any_machine, own = machine is None, len(job.own_records)
+    for path in runs_of(job.method_folder, job.settings, job.used_facts) if any_machine else [job.folder(machine)]:
+        if read_settings(path)[1].get("results_version") != environment.RESULTS_VERSION:
             continue
-        if job.config.rerun and (folder / SCORES).exists():
+        folder = RunFolder(path)
+        if job.config.rerun and is_finished(job, folder):
             return 0
-        run, own = RunFolder(folder), {record.key for record in job.own_records}
-        done = own.intersection(*(run.done(name) for name in journal_names(job.config.trace)))
-        return len(done - run.records_to_rerun(own, job.config.trace, job.config.retry_failed))
+        left = todo(job, folder)
+        return own - len({record.key for records in (left.answers, left.traces, left.times) for record in records})
     return 0
 
 
@@ -92,25 +92,21 @@ def estimate(job: Job, operations: float, pace: Pace, answers_unmodified: bool =
     records, timing, method = len(job.own_records), job.config.timing, job.method
     prefill = pace.operation_s * operations
     steps = sum(job.facts[record.dataset].max_new_tokens for record in job.own_records)
-    timed = sum(map(job.is_timed, job.own_records)) / records
-    pairs = len(job.paired_methods)
-    prefills = method.repeats * method.prefills
+    batched = prefill + pace.batched_step_s * steps
+    answers = batched if answers_unmodified or job.is_baseline else 0.0
+    traces = 0.0
+    if not job.is_baseline:
+        answers += method.repeats * (batched + (method.prefills - 1) * prefill)
+        # The unmodified model's logits, which another process may have kept for itself, and the method's along them.
+        start = pace.batched_step_s * job.config.trace_tokens * records
+        traces = (0.0 if answers_unmodified else prefill + start) + method.repeats * start
     # Seconds of an untimed first token of each record, and of each answer alone, which such a pass warms up.
     first = prefill + 2 * pace.step_s * records
     alone = prefill + pace.step_s * steps + first
-    more_prefill = 2 * (method.prefills - 1) * prefill
-    batched = prefill + pace.batched_step_s * steps
-    start = pace.batched_step_s * job.config.trace_tokens * records
-    traced = timed * first  # the unmodified model's attention in prefill
-    if not job.is_baseline:
-        # Logits of the unmodified model, the method's along its answer, and timed records once more in a batch.
-        again = timed * (batched + (method.prefills - 1) * prefill)
-        traced = prefill + start + method.repeats * (start + again)
-    warmup = timing.warmup * (prefills + pairs) * first / records
-    times = timed * ((method.repeats + pairs) * alone + method.repeats * more_prefill)
-    answers = (1 - timed) * method.repeats * (batched + (method.prefills - 1) * prefill)
-    unmodified = (1 - timed) * batched * (answers_unmodified and pairs > 0 and not job.is_baseline)
-    return times + answers + unmodified + warmup + job.config.trace * traced
+    pair = first + (0.0 if job.is_baseline else first + (method.prefills - 1) * prefill)
+    timed = len(job.timed_records) / records
+    times = timed * (2 * alone + (0.0 if job.is_baseline else alone + 2 * (method.prefills - 1) * prefill))
+    return answers + job.config.trace * traces + times + timing.warmup * (timed > 0) * pair / records
 
 
 def prompt_lengths(job: Job) -> list[float]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from omegaconf import OmegaConf
+from torch import Tensor
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
@@ -26,9 +27,9 @@ from lazybench.identity import digest, method_identity
 from lazybench.matching.speedups import SpeedupOutOfReach, Trial, computed_speedup, find
 from lazybench.methods import Method
 from lazybench.methods.calibrated import Calibrated, settings_of
-from lazybench.model.decoding import decoder_for
+from lazybench.model.decoding import question_of
 from lazybench.model.prompts import Prompt
-from lazybench.run.divergence import UnmodifiedAnswer, divergence, unmodified_answer
+from lazybench.run.divergence import divergence, unmodified_logits
 from lazybench.store.journal import Journal, Key
 from lazybench.store.writing import replace
 
@@ -44,7 +45,7 @@ class Matcher:
     halves: Mapping[str, Sequence[Record]]  # all records of the task, by half
     prompts: Mapping[Key, Prompt]  # of the records to measure
     decides: Mapping[str, Any]  # everything besides the method and the record that a measured value depends on
-    _expected: dict[Key, UnmodifiedAnswer] = field(default_factory=dict)
+    _expected: dict[Key, tuple[list[int], Tensor]] = field(default_factory=dict)  # tokens and logits, unmodified
 
     def match(self) -> Iterator[tuple[float, str, str]]:
         """Yield each speedup, the smallest first, with the method for it as YAML, and a message.
@@ -184,11 +185,13 @@ class Matcher:
         return max(NEGLIGIBLE, geometric_mean(kls).value)
 
     def _prompt_kl(self, method: Method, prompt: Prompt) -> float:
-        record, decode = prompt.record, decoder_for(self.model, prompt)
+        record = prompt.record
         with prefix_errors(f"method {method.name} on {record.dataset} {record.id}", RecordFailure):
+            question = question_of(self.model, prompt)
             if record.key not in self._expected:
-                self._expected[record.key] = unmodified_answer(prompt, decode, self.config.answer_tokens)
-            kl = float(divergence(method, prompt, decode, self._expected[record.key]).mean())
+                self._expected[record.key] = unmodified_logits(self.model, question, self.config.answer_tokens)
+            tokens, logits = self._expected[record.key]
+            kl = float(divergence(method, self.model, question._replace(reference=tokens), logits).mean())
             if not kl < math.inf:
                 raise RecordFailure("the divergence is not finite")
         return kl

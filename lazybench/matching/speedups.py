@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 
 from lazybench.errors import LazyBenchError
 from lazybench.methods import Method
-from lazybench.model.cost import operations, unpruned_operations
+from lazybench.model.cost import operations, unmodified_operations
 
 _MAX_SHARE = 0.98  # the largest that is tried
 _DIGITS = 4
@@ -56,4 +56,4 @@ def computed_speedup(method: Method, model: PreTrainedModel, lengths: Sequence[i
     The model may have no weights; `lengths` are of the prompts, in tokens.
     """
     layer_tokens = [tokens for length in lengths for tokens in method.layer_tokens(model, length)]
-    return unpruned_operations(model, lengths) / operations(model, layer_tokens)
+    return unmodified_operations(model, lengths) / operations(model, layer_tokens)

@@ -11,9 +11,8 @@ import torch
 from transformers import PreTrainedModel
 
 from lazybench.data import Record
-from lazybench.errors import LazyBenchError, RecordFailure
-from lazybench.model.batch import BatchDecoder, unpruned
-from lazybench.model.decoding import Decoder
+from lazybench.errors import LazyBenchError
+from lazybench.model.decoding import Decoder, nothing_pruned
 from lazybench.model.instance import make
 from lazybench.model.prompts import Prompt
 from lazybench.rules import COUNT, NAME, as_number, check_settings, setting
@@ -32,34 +31,26 @@ class Output:
     stats: Stats | None = None  # counts of LazyLLM's engine, for methods that run on it
 
 
-def answers_batches(method: "Method") -> bool:
-    """Return whether a method answers several prompts at once.
-
-    A subclass that redefines `generate` or `session`, but not `generate_batch`, answers one by one: its base's
-    `generate_batch` would ignore the change.
-    """
-    names = {"generate", "generate_batch", "session"}
-    first = next(kind for kind in type(method).__mro__ if names & vars(kind).keys())
-    return "generate_batch" in vars(first)
-
-
-def answer(method: "Method", prompt: Prompt, decode: Decoder, seed: int) -> Output:
-    """Call `method.generate` in its session; `LazyBenchError` if it breaks the contract."""
-    ids = prompt.ids.clone()
-    with method.session(prompt, decode) as decode.session:
+def answer(method: "Method", decode: Decoder) -> list[Output]:
+    """Answer a decoder's questions by a method, in its session; `LazyBenchError` if it breaks the contract."""
+    prompts = [question.prompt for question in decode.questions]
+    seeds = [question.seed for question in decode.questions]
+    ids = [prompt.ids.clone() for prompt in prompts]
+    with method.session(prompts, decode) as decode.session:
         decode.start()
-        output = method.generate(prompt, decode, seed)
+        outputs = [*method.generate(prompts, decode, seeds)]
     decode.session = None  # it may keep tensors alive
-    if not torch.equal(prompt.ids, ids):
+    shares = [output.prompt_computed for output in outputs]
+    if not all(torch.equal(prompt.ids, before) for prompt, before in zip(prompts, ids, strict=True)):
         wrong = "changed prompt.ids in place, which other passes need as they were: make a new tensor"
-    elif decode.answer is None:
-        wrong = "did not call decode, which generates the answer and takes its times"
-    elif output.tokens != decode.answer:
+    elif decode.answers is None:
+        wrong = "did not call decode, which generates the answers and takes their times"
+    elif [output.tokens for output in outputs] != decode.answers:
         wrong = "returned other tokens than decode did: Output.tokens are what decode returned"
-    elif not 0 < as_number(output.prompt_computed) < math.inf:
-        wrong = f"returned prompt_computed={output.prompt_computed!r}: it is a number above 0, 1 for the whole prompt"
+    elif not all(0 < as_number(share) < math.inf for share in shares):
+        wrong = f"returned prompt_computed={shares}: it is a number above 0, 1 for the whole prompt"
     else:
-        return output
+        return outputs
     raise LazyBenchError(f"method {method.name}: generate {wrong}")
 
 
@@ -68,9 +59,11 @@ class Method(ABC):
     """A way to prune prompts: a small dataclass whose fields are its settings, explained in `conf/method/NAME.yaml`.
 
     All of `generate` is timed, from the tokenised prompt to the last token. It calls `decode` once, on its version of
-    the prompt. Whatever prepares the model and reads nothing of the prompt belongs into `session`, which is not timed.
+    the prompts. Whatever prepares the model and reads nothing of the prompts belongs into `session`, which is not
+    timed.
     """
 
+    can_batch: ClassVar[bool] = False  # whether it answers several prompts at once; timed answers are batches of one
     prefills: ClassVar[float] = 1.0  # for `plan`: upper bound of its TTFT, as a multiple of the unmodified model's
     label: ClassVar[str | None] = None  # its name in tables and figures; None for `name`
 
@@ -88,7 +81,7 @@ class Method(ABC):
         """Load what it needs for `model`, untimed, before anything is written; `LazyBenchError` refuses the model."""
         self.check(model)
 
-    def session(self, prompt: Prompt, decode: Decoder) -> AbstractContextManager[Any]:
+    def session(self, prompts: Sequence[Prompt], decode: Decoder) -> AbstractContextManager[Any]:
         """Return a context that is entered before the clock starts; its value becomes `decode.session`."""
         return nullcontext()
 
@@ -119,27 +112,22 @@ class Method(ABC):
         return self
 
     @property
-    def keep_1(self) -> "Method | None":
+    def nothing_pruned(self) -> "Method | None":
         """Its engine with nothing pruned, timed beside it to tell pruning's part; None without an engine."""
         return None
 
     @abstractmethod
-    def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
-        """Answer `prompt`.
+    def generate(self, prompts: Sequence[Prompt], decode: Decoder, seeds: Sequence[int]) -> Sequence[Output]:
+        """Answer prompts: one, or with `can_batch` any number.
 
         Args:
-            prompt: the tokenised prompt; `prompt.ids` is int64 (1, tokens).
-            decode: greedy generation; `decode.model` is the model under test.
-            seed: 0 to `repeats - 1`; the same seed must give the same tokens.
-        """
+            prompts: the tokenised prompts; `prompt.ids` is int64 (1, tokens).
+            decode: greedy generation, called once with the token ids for each prompt, int64 (1, tokens); it returns
+                the new tokens of each. `decode.model` is the model under test.
+            seeds: of each prompt, 0 to `repeats - 1`; the same seed must give the same tokens.
 
-    def generate_batch(self, prompts: Sequence[Prompt], decode: BatchDecoder, seeds: Sequence[int]) -> None:  # noqa: B027
-        """Answer several prompts at once; a method that does not define this is asked one prompt after the other.
-
-        Args:
-            prompts: the tokenised prompts.
-            decode: greedy generation for several prompts, called once at most.
-            seeds: of each prompt.
+        Raises:
+            RecordFailure: a prompt cannot be answered; each of a batch is then asked by itself.
         """
 
 
@@ -147,29 +135,20 @@ class Method(ABC):
 class Shortening(Method):
     """A method that shortens the prompt, and has the unmodified model answer it: a subclass defines `shorten`."""
 
+    can_batch = True
+
     @abstractmethod
     def shorten(self, prompt: Prompt, decode: Decoder, seed: int) -> tuple[torch.Tensor, float]:
-        """Return the tokens to answer, int64 (1, tokens), and `Output.prompt_computed`; arguments as `generate`'s."""
+        """Return the tokens to answer, int64 (1, tokens), and `Output.prompt_computed`.
 
-    def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
-        ids, prompt_computed = self.shorten(prompt, decode, seed)
-        return Output(decode(ids), prompt_computed)
+        `decode` has the model under test, and `session`; `seed` is as in `generate`.
+        """
 
-    def generate_batch(self, prompts: Sequence[Prompt], decode: BatchDecoder, seeds: Sequence[int]) -> None:
-        ids_by_number, shares = {}, []
-        for number, (prompt, decoder, seed) in enumerate(zip(prompts, decode.decoders, seeds, strict=True)):
-            try:
-                with self.session(prompt, decoder) as decoder.session:
-                    ids, prompt_computed = self.shorten(prompt, decoder, seed)
-                decoder.check(ids)
-            except RecordFailure as failure:
-                decode.finish(number, failure)
-            else:
-                ids_by_number[number] = ids
-                shares.append(prompt_computed)
-        if ids_by_number:
-            with unpruned(decode.decoders[0].model):
-                decode(ids_by_number, lambda index, tokens: Output(tokens, shares[index]))
+    def generate(self, prompts: Sequence[Prompt], decode: Decoder, seeds: Sequence[int]) -> Sequence[Output]:
+        pairs = zip(prompts, seeds, strict=True)
+        ids, shares = zip(*(self.shorten(prompt, decode, seed) for prompt, seed in pairs), strict=True)
+        with nothing_pruned(decode.model) if len(ids) > 1 else nullcontext():
+            return [Output(tokens, share) for tokens, share in zip(decode(ids), shares, strict=True)]
 
 
 def build_method(settings: dict[str, Any]) -> Method:

@@ -1,6 +1,6 @@
 """A method with settings that `lazybench match` chose, with `tune=true` on one half of the records for the other."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -48,8 +48,8 @@ class Calibrated(Method):
         return self._methods[0].layer_tokens(model, tokens)
 
     @property
-    def keep_1(self) -> Method | None:
-        return self._methods[0].keep_1
+    def nothing_pruned(self) -> Method | None:
+        return self._methods[0].nothing_pruned
 
     def check(self, model: PreTrainedModel) -> None:
         layers = getattr(model.config.get_text_config(), "num_hidden_layers", None)
@@ -66,11 +66,11 @@ class Calibrated(Method):
         for method in self._methods:
             method.prepare(model)
 
-    def session(self, prompt: Prompt, decode: Decoder) -> AbstractContextManager[Any]:
-        return self.for_record(prompt.record).session(prompt, decode)
+    def session(self, prompts: Sequence[Prompt], decode: Decoder) -> AbstractContextManager[Any]:
+        return self.for_record(prompts[0].record).session(prompts, decode)
 
-    def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
-        return self.for_record(prompt.record).generate(prompt, decode, seed)
+    def generate(self, prompts: Sequence[Prompt], decode: Decoder, seeds: Sequence[int]) -> Sequence[Output]:
+        return self.for_record(prompts[0].record).generate(prompts, decode, seeds)
 
     def for_record(self, record: Record) -> Method:
         """Return the first method that was not chosen on the record; without one, the first."""

@@ -10,7 +10,6 @@ from transformers import PreTrainedModel
 import lazyllm
 from lazybench.errors import prefix_errors
 from lazybench.methods.base import Method, Output
-from lazybench.model.batch import BatchDecoder
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
 from lazybench.rules import LAYER, SHARE, setting
@@ -31,6 +30,7 @@ def describe_stages(method: Method, model: PreTrainedModel) -> str | None:
 class OnEngine(Method):
     """Prunes by a schedule and a ranking: a subclass that sets these two is a method."""
 
+    can_batch = True
     # Whatever `lazyllm.enable` takes. As a field it is the setting `method.schedule`: text such as `23%:0.6,50%:0.6`,
     # or a list of its parts, which becomes text.
     schedule: ClassVar[Any] = ()
@@ -66,7 +66,7 @@ class OnEngine(Method):
         return counts + [tokens] * (model.config.get_text_config().num_hidden_layers - len(counts))
 
     @property
-    def keep_1(self) -> Method | None:
+    def nothing_pruned(self) -> Method | None:
         return nothing_pruned(None)
 
     def check(self, model: PreTrainedModel) -> None:
@@ -78,34 +78,20 @@ class OnEngine(Method):
         """Return the tokens to keep at every stage, bool (prompts, longest prompt), left-padded; None for none."""
         return None
 
-    def session(self, prompt: Prompt, decode: Decoder) -> lazyllm.Session:
-        return self._enable([decode])
+    def session(self, prompts: Sequence[Prompt], decode: Decoder) -> lazyllm.Session:
+        settings = {"ranking": self.build_ranking(), "record_positions": decode.tracing}
+        return lazyllm.enable(decode.model, self.schedule, **settings)
 
-    def _enable(self, decoders: Sequence[Decoder]) -> lazyllm.Session:
-        traces = any(decode.tracing for decode in decoders)
-        settings = {"ranking": self.build_ranking(), "record_positions": traces}
-        return lazyllm.enable(decoders[0].model, self.schedule, **settings)
-
-    def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
-        protected = self.protected([prompt])  # work on the prompt, which counts in the times
-        tokens = decode(prompt.ids, **({} if protected is None else {"protect": protected}))
-        stats = decode.session.stats
-        return Output(tokens, stats.prompt_computed, stats)
-
-    def generate_batch(self, prompts: Sequence[Prompt], decode: BatchDecoder, seeds: Sequence[int]) -> None:
-        with self._enable(decode.decoders) as session:
-
-            def output(index: int, tokens: list[int]) -> Output:
-                stats = session.sequences[index]
-                return Output(tokens, stats.prompt_computed, stats)
-
-            ids = {number: prompt.ids for number, prompt in enumerate(prompts)}
-            decode(ids, output, protect=self.protected(prompts))
+    def generate(self, prompts: Sequence[Prompt], decode: Decoder, seeds: Sequence[int]) -> Sequence[Output]:
+        protected = self.protected(prompts)  # work on the prompts, which counts in the times
+        answers = decode([prompt.ids for prompt in prompts], **({} if protected is None else {"protect": protected}))
+        pairs = zip(answers, decode.session.sequences, strict=True)
+        return [Output(tokens, stats.prompt_computed, stats) for tokens, stats in pairs]
 
 
 def nothing_pruned(model: PreTrainedModel | None) -> OnEngine | None:
     """Return the engine with nothing pruned as a method; None if it does not support the model."""
-    method = OnEngine("keep_1")
+    method = OnEngine("nothing_pruned")
     method.ranking = lazyllm.AttentionRanking(for_good=True)  # as a model with states requires
     try:
         if model is not None:

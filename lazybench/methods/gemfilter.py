@@ -1,5 +1,6 @@
 """GemFilter (Shi et al. 2024, arXiv 2409.17422)."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import product
@@ -33,7 +34,7 @@ class GemFilter(Shortening, OneStage):
     layer: int | str = setting("44%", LAYER)
     pooling: int = setting(5, ODD)
 
-    keep_1 = None  # its answer is generated without the engine
+    nothing_pruned = None  # its answer is generated without the engine
 
     @property
     def ranking(self) -> "FilterRanking":
@@ -49,11 +50,9 @@ class GemFilter(Shortening, OneStage):
         [stage], layers = self.resolve_schedule(model).stages, model.config.get_text_config().num_hidden_layers
         return [tokens] * (stage.layer + 1) + [stage.kept(tokens)] * layers
 
-    def session(self, prompt: Prompt, decode: Decoder) -> AbstractContextManager[lazyllm.Session]:
-        # Entered for the first pass alone: the unmodified model answers.
-        return nullcontext(super().session(prompt, decode))
-
-    generate_batch = Shortening.generate_batch  # which enters `session`
+    def session(self, prompts: Sequence[Prompt], decode: Decoder) -> AbstractContextManager[lazyllm.Session]:
+        # Entered only for the first pass: the unmodified model answers.
+        return nullcontext(super().session(prompts, decode))
 
     def shorten(self, prompt: Prompt, decode: Decoder, seed: int) -> tuple[Tensor, float]:
         if self.keep == 1:

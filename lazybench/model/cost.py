@@ -42,7 +42,7 @@ def operations(model: PreTrainedModel, layer_tokens: Sequence[float]) -> float:
     return sum(2 * weights * tokens + 2 * width * tokens * (tokens + 1) for tokens in layer_tokens)
 
 
-def unpruned_operations(model: PreTrainedModel, lengths: Sequence[float]) -> float:
+def unmodified_operations(model: PreTrainedModel, lengths: Sequence[float]) -> float:
     """Return the operations of the unmodified model's prefill, summed over prompts of these lengths."""
     return operations(model, model.config.get_text_config().num_hidden_layers * [*lengths])
 

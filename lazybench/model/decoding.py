@@ -1,24 +1,32 @@
-"""Greedy generation, timed token by token, the same for every method."""
+"""Greedy generation of a batch of answers, timed token by token, the same for every method; a batch may be of one."""
 
+import copy
 import inspect
+import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from transformers import (
+    Cache,
+    DynamicCache,
     GenerationMixin,
-    LogitsProcessor,
     LogitsProcessorList,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    StopStringCriteria,
 )
-from transformers.generation.streamers import BaseStreamer
 
+import lazyllm
 from lazybench.config import ModelConfig
 from lazybench.errors import LazyBenchError, RecordFailure
-from lazybench.model.generation_config import ANSWER_SETTINGS
+from lazybench.model.generation_config import ANSWER_SETTINGS, answer_settings
 from lazybench.model.prompts import Prompt
 
 # A model's argument and output that has the cache; transformers 5.24 renamed it.
@@ -26,151 +34,262 @@ _INPUTS = inspect.signature(GenerationMixin.prepare_inputs_for_generation).param
 CACHE = "cache" if "cache" in _INPUTS else "past_key_values"
 
 
-class Clock(BaseStreamer):
-    """Takes the time at which each new token's id is known on the host.
+@dataclass(frozen=True)
+class Stops:
+    """What ends an answer: the settings of its dataset."""
 
-    Transformers hands a streamer the prompt first, then each token after copying it to the host, which waits for the
-    device.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._start = self._cpu_start = 0.0
-        self._next_is_prompt = True
-        # Seconds since the start, one a new token: wall time, and CPU time of all threads of this process.
-        self.times: list[float] = []
-        self.cpu_times: list[float] = []
-
-    def start(self) -> None:
-        """Start from zero once the device is idle."""
-        synchronize(self._device)
-        self._next_is_prompt = True
-        self.times, self.cpu_times = [], []
-        self._start, self._cpu_start = time.perf_counter(), time.process_time()
-
-    def put(self, value: torch.Tensor) -> None:
-        if not self._next_is_prompt:
-            self.times.append(time.perf_counter() - self._start)
-            self.cpu_times.append(time.process_time() - self._cpu_start)
-        self._next_is_prompt = False
-
-    def end(self) -> None:
-        """Do nothing: the last token has its time."""
-
-
-class LogitsCheck(LogitsProcessor):
-    """Checks that logits are finite, and changes none.
-
-    Keeps the largest logit of each new token, on the device so that no step waits for it. It is NaN or infinite if any
-    logit is NaN or positive infinity, or all are negative infinity: whenever the chosen token means nothing.
-    """
-
-    def __init__(self) -> None:
-        self._largest: list[torch.Tensor] = []
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        self._largest.append(scores.amax())
-        return scores
-
-    def raise_unless_finite(self) -> None:
-        """Raise `RecordFailure` if logits of a new token were not finite."""
-        finite = torch.stack(self._largest).isfinite().tolist()
-        if not all(finite):
-            raise not_finite(finite.index(False) + 1)
-
-
-def not_finite(number: int) -> RecordFailure:
-    """Return the failure of an answer whose new token `number`, from 1, has logits that are not finite."""
-    cause = "the weights are damaged, or model.dtype is too narrow for them"
-    return RecordFailure(f"the logits of new token {number} are not finite: {cause}")
-
-
-@dataclass
-class Decoder:
-    """Generates from token ids with the settings of one dataset; methods call it on their version of a prompt."""
-
-    model: PreTrainedModel  # the model under test
     max_new_tokens: int
-    stop_ids: list[int] = field(default_factory=list)  # ids that end a generation
+    stop_ids: Sequence[int] = ()
     min_new_tokens: int = 0  # tokens before a stop counts
     tokenizer: PreTrainedTokenizerBase | None = None  # for the checkpoint's stop strings; None ignores them
-    forced: Sequence[int] | None = None  # new tokens to take (teacher forcing), whatever the settings above say
-    tracing: bool = False  # whether this is an untimed pass that keeps logits and positions
-    clock: Clock = field(init=False)
-    logits: torch.Tensor | None = field(init=False, default=None)  # if tracing: (new tokens, vocabulary), float32, CPU
-    answer: list[int] | None = field(init=False, default=None)  # new tokens since `start`; None before
-    session: Any = field(init=False, default=None)  # value of the method's `session`, which is entered before `start`
 
-    def __post_init__(self) -> None:
-        self.clock = Clock(self.model.device)
-        if self.forced is not None:
-            self.max_new_tokens, self.stop_ids, self.min_new_tokens = len(self.forced), [], 0
-            self.tokenizer = None
+
+class Question(NamedTuple):
+    """A prompt to answer.
+
+    With a `reference`, logits are taken along its tokens, and not along the answer's own. If `is_forced`, the reference
+    is generated in place of an answer, whatever the stops are.
+    """
+
+    prompt: Prompt
+    stops: Stops
+    seed: int = 0
+    reference: Sequence[int] | None = None
+    is_forced: bool = False
+
+
+class Decoder:
+    """Generates the answers to a batch of questions, once; a method calls it on its versions of the prompts.
+
+    Args:
+        model: the model under test.
+        questions: the questions.
+        num_logits: how many first new tokens' logits are kept.
+        tracing: whether LazyLLM's engine records positions; it does so too if logits are kept.
+
+    Attributes:
+        times: seconds from `start` until each new token of the batch was known on the host.
+        answers: by question, the new token ids; None before.
+        logits: by question, the model's logits at its first new tokens or along its reference, (tokens, vocabulary),
+            float32, on the CPU.
+        session: value of the method's `session`, which is entered before `start`.
+        started: when the clock started.
+        strings: detects the checkpoint's stop strings; None without any.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, questions: Sequence[Question], num_logits: int = 0, tracing: bool = False
+    ) -> None:
+        self.model, self.questions, self.tracing = model, questions, tracing or num_logits > 0
+        self.times: list[float] = []
+        self.answers: list[list[int]] | None = None
+        self.logits: list[Tensor] = []
+        self.session: Any = None
+        self.num_logits, self.started = num_logits, 0.0
+        strings, tokenizer = answer_settings(model.generation_config).get("stop_strings"), questions[0].stops.tokenizer
+        self.strings = StopStringCriteria(tokenizer, strings) if strings and tokenizer else None
 
     def start(self) -> None:
-        """Prepare for one answer, and start the clock."""
-        self.answer = None
-        self.clock.start()
+        """Start the clock once the device is idle."""
+        synchronize(self.model.device)
+        self.started = time.perf_counter()
 
-    def __call__(self, ids: torch.Tensor, **settings: Any) -> list[int]:
-        """Generate greedily, once in an answer.
+    def __call__(self, prompts: Sequence[Tensor], **settings: Any) -> list[list[int]]:
+        """Generate greedily.
 
         Args:
-            ids: prompt token ids, int64 (1, tokens).
+            prompts: token ids for each question, int64 (1, tokens).
             **settings: of `model.generate`, such as `position_ids` of a shortened prompt, or an empty cache of the
                 method's own as `CACHE`.
 
         Returns:
-            the new token ids, the stop included.
+            for each question the new token ids, the stop included.
 
         Raises:
-            RecordFailure: there is no token, there are more than the model has positions, or logits are not finite.
-            LazyBenchError: the answer has been generated already, or `ids` are not of that form.
+            RecordFailure: a prompt is empty or longer than the model takes, or logits are not finite.
+            LazyBenchError: the answers have been generated already, or `prompts` are not of that form.
         """
-        if self.answer is not None:
-            raise LazyBenchError("decode was called twice in one answer: the clock takes the time of one generation")
-        if ids.dtype != torch.int64 or ids.ndim != 2 or ids.shape[0] != 1:
-            given = f"a tensor of {ids.dtype} and shape {tuple(ids.shape)}"
-            raise LazyBenchError(f"decode was given {given}: it takes token ids, int64 (1, tokens)")
-        self.check(ids)
-        ids, logits_check = ids.to(self.model.device), LogitsCheck()
-        if self.tokenizer is None:
-            settings["stop_strings"] = None
-        if self.forced is not None:
-            settings |= dict.fromkeys(ANSWER_SETTINGS.keys() - {"prefill_chunk_size"})
-            settings["prefix_allowed_tokens_fn"] = lambda _, sequence: [self.forced[len(sequence) - ids.shape[1]]]
-        output = self.model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=self.max_new_tokens,
-            min_new_tokens=self.min_new_tokens or None,
-            do_sample=False,
-            num_beams=1,
-            eos_token_id=self.stop_ids or None,
-            pad_token_id=self.stop_ids[0] if self.stop_ids else None,
-            tokenizer=self.tokenizer,
-            streamer=self.clock,
-            logits_processor=LogitsProcessorList([logits_check]),
-            return_dict_in_generate=self.tracing,
-            output_logits=self.tracing,
-            **settings,
-        )
-        logits_check.raise_unless_finite()  # after the last token's time is taken
-        if self.tracing:
-            self.logits = torch.cat(output.logits).float().cpu()
-            output = output.sequences
-        self.answer = output[0, ids.shape[1] :].tolist()
-        return list(self.answer)
+        if self.answers is not None:
+            raise LazyBenchError("decode was called twice: the clock takes the time of one generation")
+        if len(prompts) != len(self.questions):
+            raise LazyBenchError(f"decode was given {len(prompts)} prompts for {len(self.questions)} questions")
+        for ids, question in zip(prompts, self.questions, strict=True):
+            if ids.dtype != torch.int64 or ids.ndim != 2 or ids.shape[0] != 1:
+                given = f"a tensor of {ids.dtype} and shape {tuple(ids.shape)}"
+                raise LazyBenchError(f"decode was given {given}: it takes token ids, int64 (1, tokens)")
+            check_length(self.model, ids, question.stops)
+        width = max(ids.shape[1] for ids in prompts)
+        # Pad with the first token, so that a repetition penalty meets no token that the prompt lacks.
+        padded = [torch.cat([ids[:, :1].expand(1, width - ids.shape[1]), ids], dim=1) for ids in prompts]
+        mask = torch.tensor([[0] * (width - ids.shape[1]) + [1] * ids.shape[1] for ids in prompts])
+        ids, cache = torch.cat(padded), settings.pop(CACHE, settings.pop("past_key_values", None))
+        may_depart = any(each.reference and not each.is_forced for each in self.questions)
+        if cache is None and may_depart:
+            cache = DynamicCache(config=self.model.config.get_text_config(decoder=True))
+        own = _Generation(self, self.questions, width, cache if may_depart else None)
+        self._generate(own, ids, mask, cache, **settings)
+        own.check_finite()
+        self.times, self.answers = own.times, own.tokens
+        if self.num_logits:
+            self.logits = self._along_references(own, ids, mask)
+        return [[*tokens] for tokens in self.answers]
 
-    def check(self, ids: torch.Tensor) -> None:
-        """Raise `RecordFailure` if there is no prompt, or the model has too few positions for it and the answer."""
-        tokens, limit = ids.shape[1], max_positions(self.model)
-        if not tokens:
-            raise RecordFailure("empty prompt: there is no token in it")
-        if limit is not None and tokens + self.max_new_tokens > limit:
-            raise RecordFailure(
-                f"{tokens} tokens of prompt and {self.max_new_tokens} new ones are more than the model's {limit}"
+    def _along_references(self, own: "_Generation", ids: Tensor, mask: Tensor) -> list[Tensor]:
+        """Return the logits of each question; generate references that the answers depart from after the prefill."""
+        logits, questions = own.logits, []
+        for question, kept in zip(self.questions, logits, strict=True):
+            reference = question.reference
+            has_departed = reference is not None and len(kept) < min(len(reference), self.num_logits)
+            questions.append(question._replace(is_forced=True) if has_departed else None)
+        if any(questions):
+            first = torch.tensor([[0 if each is None else each.reference[0]] for each in questions])
+            fork = _Generation(self, questions, own.width)
+            for index, question in enumerate(questions):
+                if question is not None:
+                    fork.tokens[index], fork.logits[index] = [question.reference[0]], logits[index][:1]
+            ids, mask = torch.cat([ids, first], dim=1), torch.cat([mask, torch.ones_like(first)], dim=1)
+            self._generate(fork, ids, mask, own.prefilled)
+            logits = [fork.logits[index] if each else logits[index] for index, each in enumerate(questions)]
+        return [torch.stack(kept) for kept in logits]
+
+    def _generate(self, run: "_Generation", ids: Tensor, mask: Tensor, cache: Cache | None, **settings: Any) -> None:
+        device = self.model.device
+        # What changes an answer must not change a reference, and is read off `stop_strings` for each question.
+        unset = ANSWER_SETTINGS.keys() - {"prefill_chunk_size"} if run.is_forced else {"stop_strings"}
+        hook = self.model.register_forward_hook(run.see_pass, with_kwargs=True) if self.num_logits else None
+        try:
+            self.model.generate(
+                ids.to(device),
+                attention_mask=mask.to(device),
+                max_new_tokens=run.max_new_tokens,
+                do_sample=False,
+                num_beams=1,
+                eos_token_id=None,
+                pad_token_id=0,
+                logits_processor=LogitsProcessorList([run.process]),
+                stopping_criteria=StoppingCriteriaList([run]),
+                **{CACHE: cache},
+                **dict.fromkeys(unset),
+                **settings,
             )
+        finally:
+            if hook is not None:
+                hook.remove()
+
+
+class _Generation(StoppingCriteria):
+    """One call of `generate`; each sequence ends by the stops of its own question, or at once where that is None."""
+
+    eos_token_id = None  # tells `generate` to pad sequences that have ended
+
+    def __init__(
+        self, decoder: Decoder, questions: Sequence[Question | None], width: int, cache: Cache | None = None
+    ) -> None:
+        self.width = width
+        self.times: list[float] = []  # see `Decoder`
+        self.tokens: list[list[int]] = [[] for _ in questions]  # new tokens so far
+        # Of the first new tokens, (vocabulary,) each; with a reference, only while the answer equals it.
+        self.logits: list[list[Tensor]] = [[] for _ in questions]
+        self.prefilled: Cache | None = None  # a copy of the cache before the first new token, if there is one to copy
+        self.is_forced = any(question is not None and question.is_forced for question in questions)
+        self._decoder, self._questions, self._cache = decoder, questions, cache
+        self._running = {index for index, question in enumerate(questions) if question is not None}
+        self._raw: Tensor | None = None  # logits of the newest tokens before any processor, (batch, vocabulary)
+        self._own_cache: Any = None  # that of the first pass
+        self._largest: Tensor | None = None  # logit of each newest token, (batch,)
+        self._not_finite: list[int] = []  # numbers of the new tokens
+
+    def _length(self, question: Question) -> int:
+        return len(question.reference) if question.is_forced else question.stops.max_new_tokens
+
+    @property
+    def max_new_tokens(self) -> int:
+        """The most tokens that this call generates."""
+        done = max(map(len, self.tokens))
+        return max(self._length(each) for each in self._questions if each is not None) - done
+
+    def see_pass(self, module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        """Take the logits of a forward pass, as its hook; guidance adds passes with a cache of their own."""
+        cache = kwargs.get(CACHE)
+        self._own_cache = cache if self._raw is None else self._own_cache
+        if cache is self._own_cache:
+            self._raw = output.logits[:, -1]
+
+    def process(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Keep logits, and apply the questions' settings to `scores`, (batch, vocabulary), as a logits processor."""
+        if self._cache is not None and self.prefilled is None:
+            self.prefilled = copy.deepcopy(self._cache)
+        number = input_ids.shape[1] - self.width
+        raw = self._raw.to("cpu", torch.float32, copy=True) if number < self._decoder.num_logits else None
+        self._largest = scores.amax(dim=-1)
+        for index in self._running:
+            question = self._questions[index]
+            reference = question.reference
+            follows = reference is None or (number < len(reference) and self.tokens[index] == [*reference[:number]])
+            if raw is not None and follows:
+                self.logits[index].append(raw[index])
+            if question.is_forced:
+                scores[index] = -math.inf
+                scores[index, reference[number]] = 0
+            elif number < question.stops.min_new_tokens:
+                scores[index, [*question.stops.stop_ids]] = -math.inf
+        return scores
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        """Return which sequences have ended, bool (batch,)."""
+        # The host waits for the device here, once: float32 holds every id below 2**24.
+        tokens, largest = torch.stack([input_ids[:, -1].float(), self._largest.float()]).tolist()
+        self.times.append(time.perf_counter() - self._decoder.started)
+        newest, strings = [int(token) for token in tokens], self._decoder.strings
+        by_string = [False] * len(newest) if strings is None else strings(input_ids, scores).tolist()
+        for index in sorted(self._running):
+            question, tokens = self._questions[index], self.tokens[index]
+            tokens.append(newest[index])
+            is_finite = question.is_forced or math.isfinite(largest[index])
+            if not is_finite:
+                self._not_finite.append(len(tokens))
+            has_stopped = not question.is_forced and (newest[index] in question.stops.stop_ids or by_string[index])
+            if has_stopped or not is_finite or len(tokens) == self._length(question):
+                self._running.remove(index)
+        return torch.tensor([index not in self._running for index in range(len(newest))], device=input_ids.device)
+
+    def check_finite(self) -> None:
+        """Raise `RecordFailure` if a token was chosen by logits that were not finite, and so means nothing."""
+        if self._not_finite:
+            cause = "the weights are damaged, or model.dtype is too narrow for them"
+            raise RecordFailure(f"the logits of new token {self._not_finite[0]} are not finite: {cause}")
+
+
+def can_batch(model: PreTrainedModel) -> bool:
+    """Return whether the model gives the same answers in a batch as one by one.
+
+    Layers that carry a state would carry it over padding. Settings of a generation config other than repetition_penalty
+    and stop_strings may count padding.
+    """
+    settings = answer_settings(model.generation_config).keys()
+    return not model._is_stateful and settings <= {"repetition_penalty", "stop_strings"}
+
+
+def nothing_pruned(model: PreTrainedModel) -> AbstractContextManager[Any]:
+    """Return LazyLLM's engine with nothing pruned, which computes no padding and no ended sequence of a batch.
+
+    Where the engine does not support the model, the model itself computes the padded batch.
+    """
+    try:
+        return lazyllm.enable(model, ())
+    except lazyllm.LazyLLMError:
+        return nullcontext()
+
+
+def check_length(model: PreTrainedModel, ids: Tensor, stops: Stops) -> None:
+    """Raise `RecordFailure` if there is no prompt, or the model has too few positions for it and the answer."""
+    tokens, limit = ids.shape[1], max_positions(model)
+    if not tokens:
+        raise RecordFailure("empty prompt: there is no token in it")
+    if limit is not None and tokens + stops.max_new_tokens > limit:
+        raise RecordFailure(
+            f"{tokens} tokens of prompt and {stops.max_new_tokens} new ones are more than the model's {limit}"
+        )
 
 
 def max_positions(model: PreTrainedModel) -> int | None:
@@ -188,17 +307,19 @@ def check_limit(config: ModelConfig, new_tokens: int, model: PreTrainedModel) ->
         )
 
 
-def decoder_for(model: PreTrainedModel, prompt: Prompt) -> Decoder:
-    """Make a decoder with LongBench's settings for the prompt's dataset."""
+def question_of(model: PreTrainedModel, prompt: Prompt) -> Question:
+    """Return a prompt as a question with LongBench's settings for its dataset; raises `RecordFailure` if too long."""
     facts, tokenizer = prompt.builder.facts, prompt.builder.tokenizer
+    ends = model.generation_config.eos_token_id
     if facts.stop_at_newline:
         # The official code names these two, and so leaves out other stops of the model.
         newline = tokenizer.encode("\n", add_special_tokens=False)[-1]
-        stops = [*stop_ids(tokenizer.eos_token_id), newline]
-        return Decoder(model, facts.max_new_tokens, stops, min_new_tokens=1, tokenizer=tokenizer)
-    stops = model.generation_config.eos_token_id
-    stops = stop_ids(tokenizer.eos_token_id if stops is None else stops)
-    return Decoder(model, facts.max_new_tokens, stops, tokenizer=tokenizer)
+        stops = Stops(facts.max_new_tokens, [*stop_ids(tokenizer.eos_token_id), newline], 1, tokenizer)
+    else:
+        ids = stop_ids(tokenizer.eos_token_id if ends is None else ends)
+        stops = Stops(facts.max_new_tokens, ids, tokenizer=tokenizer)
+    check_length(model, prompt.ids, stops)
+    return Question(prompt, stops)
 
 
 def stop_ids(stops: int | list[int] | None) -> list[int]:

@@ -1,9 +1,10 @@
-"""Describe the software and hardware of a run."""
+"""Describe the software and the device that make a row."""
 
 import os
 import platform
 import subprocess
 from contextlib import suppress
+from datetime import UTC, datetime
 from importlib import metadata
 from itertools import takewhile
 from pathlib import Path
@@ -16,42 +17,34 @@ from lazybench.model.device import device_of, dtype_of
 from lazybench.model.loading import weights_format
 
 # Raise it with each change of code that changes a score, a time or a column: older runs then run again.
-RESULTS_VERSION = 6
+RESULTS_VERSION = 7
 _PACKAGES = ("lazybench", "torch", "transformers", "tokenizers")
 
 
 def describe(config: ModelConfig) -> dict[str, Any]:
-    """Return versions, commit, weights format, device, dtype, attention and threads; all but the commit enter the hash.
+    """Return what besides the settings decides answers, which enters a run's hash, and the versions, which do not.
 
     Raises:
         LazyBenchError: the device is not available, or the model's files cannot be read.
     """
-    device, versions = device_of(config), {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in _PACKAGES:
         versions[name] = None
         with suppress(metadata.PackageNotFoundError):  # a checkout that was never installed
             versions[name] = metadata.version(name)
     return {
         "results_version": RESULTS_VERSION,
-        "versions": versions,
-        "commit": _commit(),
         "weights_format": weights_format(config),
-        "device": _device_name(device),
         "dtype": str(dtype_of(config)).removeprefix("torch."),
         "attention": config.attention,
-        "threads": torch.get_num_threads(),
+        "versions": versions,
     }
 
 
-def cpu() -> dict[str, str]:
-    """Return the machine's CPU and the instruction set that torch uses on it, such as `AVX2`; in no run's hash."""
-    name = platform.machine()
-    with suppress(OSError, KeyError), open("/proc/cpuinfo") as file:
-        lines = takewhile(str.strip, file)  # of the first core
-        of_cpu = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-        # Virtual machines may hide the generation in the name.
-        name = f"{of_cpu['model name']} (family {of_cpu['cpu family']}, model {of_cpu['model']})"
-    return {"cpu": name, "instruction_set": torch.backends.cpu.get_cpu_capability()}
+def source(config: ModelConfig) -> dict[str, Any]:
+    """Return where and when a row is made: `device`, `commit` and `date`; `LazyBenchError` without the device."""
+    name = _device_name(device_of(config))
+    return {"device": name, "commit": _commit(), "date": f"{datetime.now(UTC):%Y-%m-%d}"}
 
 
 def _commit() -> str | None:
@@ -66,7 +59,13 @@ def _commit() -> str | None:
 
 
 def _device_name(device: torch.device) -> str:
-    if device.type == "cpu":
-        return f"{cpu()['cpu']}, {os.cpu_count()} cores"
-    get_name = getattr(torch.get_device_module(device), "get_device_name", lambda device: device.type)
-    return get_name(device)
+    if device.type != "cpu":
+        get_name = getattr(torch.get_device_module(device), "get_device_name", lambda device: device.type)
+        return get_name(device)
+    name = platform.machine()
+    with suppress(OSError, KeyError), open("/proc/cpuinfo") as file:
+        lines = takewhile(str.strip, file)  # of the first core
+        of_cpu = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+        # Virtual machines may hide the generation in the name.
+        name = f"{of_cpu['model name']} (family {of_cpu['cpu family']}, model {of_cpu['model']})"
+    return f"{name}, {os.cpu_count()} cores"

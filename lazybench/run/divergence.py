@@ -1,63 +1,65 @@
 """Measure a method's divergence from the unmodified model in the next tokens, along that model's own answer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from lazybench.errors import RecordFailure
 from lazybench.methods.base import Method, answer
-from lazybench.model.decoding import Decoder
-from lazybench.model.prompts import Prompt
+from lazybench.methods.baseline import Baseline
+from lazybench.model.decoding import Decoder, Question
+
+UNMODIFIED = Baseline("baseline")
 
 
-@dataclass(frozen=True)
-class UnmodifiedAnswer:
-    """The unmodified model's answer."""
+def unmodified_logits(model: PreTrainedModel, question: Question, tokens: int) -> tuple[list[int], Tensor]:
+    """Generate at most `tokens` tokens of the unmodified model's answer.
 
-    tokens: list[int]  # token ids
-    logits: torch.Tensor | None  # of the first tokens, (tokens, vocabulary), float32, on the CPU; None unless asked for
-
-    @property
-    def reference(self) -> list[int] | None:
-        """The tokens that have logits."""
-        return None if self.logits is None else self.tokens[: len(self.logits)]
-
-
-def unmodified_answer(prompt: Prompt, decode: Decoder, tokens: int) -> UnmodifiedAnswer:
-    """Generate the unmodified model's answer to a prompt, at most `tokens` tokens of it.
+    Returns:
+        their ids, and their logits, (tokens, vocabulary), float32, on the CPU.
 
     Raises:
         RecordFailure: the model cannot hold the prompt, or its logits are not finite.
     """
-    decode = replace(decode, max_new_tokens=min(decode.max_new_tokens, tokens), tracing=True)
-    answer_tokens = decode(prompt.ids)
-    return UnmodifiedAnswer(answer_tokens, decode.logits)
+    stops = replace(question.stops, max_new_tokens=min(tokens, question.stops.max_new_tokens))
+    decode = Decoder(model, [question._replace(stops=stops)], num_logits=tokens)
+    (output,) = answer(UNMODIFIED, decode)
+    return output.tokens, decode.logits[0]
 
 
-def divergence(
-    method: Method, prompt: Prompt, decode: Decoder, unmodified: UnmodifiedAnswer, seed: int = 0
-) -> torch.Tensor:
-    """Compute KL(unmodified || method) of the next token, in nats, at each token of the answer, float64 (tokens,).
+def divergence(method: Method, model: PreTrainedModel, question: Question, logits: Tensor) -> Tensor:
+    """Compute KL(unmodified || method) of the next token, in nats, at each token of `question.reference`.
 
     The method is forced along the unmodified model's answer token by token, so that decoding and revival count, and a
     difference counts at the token where it arises.
 
+    Args:
+        method: the method.
+        model: the model under test.
+        question: with the first tokens of the unmodified model's answer as its reference.
+        logits: the unmodified model's along the reference, (tokens, vocabulary).
+
+    Returns:
+        float64 (tokens,).
+
     Raises:
-        RecordFailure: the model cannot hold the prompt, or its logits are not finite.
+        RecordFailure: the model cannot hold the prompt.
     """
-    decode = replace(decode, forced=unmodified.reference, tracing=True)
-    answer(method, prompt, decode, seed)
-    return kl(unmodified.logits, decode.logits)
+    decode = Decoder(model, [question._replace(is_forced=True)], num_logits=len(question.reference))
+    answer(method, decode)
+    return kl(logits, decode.logits[0])
 
 
-def kl(unmodified: torch.Tensor, pruned: torch.Tensor) -> torch.Tensor:
+def kl(unmodified: Tensor, pruned: Tensor) -> Tensor:
     """Return KL(unmodified || pruned) of each token, in nats, float64 (tokens,), from logits (tokens, vocabulary)."""
     unmodified, pruned = (logits.double().log_softmax(-1) for logits in (unmodified, pruned))
     return (unmodified.exp() * (unmodified - pruned)).sum(-1).clamp(min=0)
 
 
-def averaged(by_seed: Sequence[torch.Tensor]) -> dict[str, float]:
+def averaged(by_seed: Sequence[Tensor]) -> dict[str, float]:
     """Return `kl`, the mean over the tokens of an answer and over seeds, and `first_token_kl`, in nats.
 
     Raises:

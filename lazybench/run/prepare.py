@@ -1,5 +1,6 @@
 """Prepare a run: check its settings, and find its records, weights and code, without loading the weights."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -16,12 +17,10 @@ from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods import Method, build_method
 from lazybench.methods.baseline import Baseline
 from lazybench.methods.calibrated import Calibrated, settings_of
-from lazybench.methods.engine import nothing_pruned
 from lazybench.methods.shared import second_models
 from lazybench.model.decoding import check_limit
 from lazybench.model.prompts import Prompt, PromptBuilder
 from lazybench.run.resources import Resources
-from lazybench.run.timing import UNMODIFIED
 from lazybench.store.journal import Key
 from lazybench.store.writing import check_writable
 
@@ -38,7 +37,6 @@ class Job:
     records: list[Record] = field(repr=False)  # of the run, those of other shards included
     settings: dict[str, Any]  # what `config.yaml` says: all settings, and digests of the weights, records and code
     notes: list[str] = field(default_factory=list)  # of datasets that are left out, and warnings of prompts
-    keep_1: Method | None = None  # the engine with nothing pruned, which a run of the unmodified model times beside it
 
     @cached_property
     def shard(self) -> Shard | None:
@@ -65,42 +63,32 @@ class Job:
         """Whether the method is the unmodified model itself."""
         return isinstance(self.method, Baseline)
 
-    @property
-    def paired_methods(self) -> dict[str, Method]:
-        """The methods timed beside this one: the unmodified model; beside that, the engine with nothing pruned."""
-        if not self.config.timing.paired:
-            return {}
-        if not self.is_baseline:
-            return {"baseline": UNMODIFIED}
-        return {} if self.keep_1 is None else {"keep_1": self.keep_1}
-
     @cached_property
-    def timed_keys(self) -> set[Key]:
-        """Dataset and id of the timed records: `timing.per_dataset` of each dataset, evenly spread."""
-        timed = set()
+    def timed_records(self) -> list[Record]:
+        """The records of this job's shard that are timed."""
+        return self.spread(self.config.timing.per_dataset)
+
+    def spread(self, per_dataset: int | None) -> list[Record]:
+        """Return the records of this job's shard among `per_dataset` evenly spread ones of each dataset; None is all."""
+        chosen = set()
         for name in self.datasets:
             keys = [key for key in self.keys if key[0] == name]
-            wanted = self.config.timing.per_dataset
-            count = len(keys) if wanted is None else min(wanted, len(keys))
-            timed |= {keys[number * len(keys) // count] for number in range(count)}
-        return timed
-
-    def is_timed(self, record: Record) -> bool:
-        """Return whether a record is timed."""
-        return record.key in self.timed_keys
+            count = len(keys) if per_dataset is None else min(per_dataset, len(keys))
+            chosen |= {keys[number * len(keys) // count] for number in range(count)}
+        return [record for record in self.own_records if record.key in chosen]
 
     def prompt(self, record: Record) -> Prompt:
         """Build a record's prompt; raises `RecordFailure` where it cannot be built."""
         return PromptBuilder(self.tokenizer, self.config.model, self.facts[record.dataset]).build(record)
 
-    def folder(self, environment: dict[str, Any]) -> Path:
-        """Return the run's folder on a machine that `environment.describe` described."""
+    def folder(self, environment: Mapping[str, Any]) -> Path:
+        """Return the run's folder, given what `environment.describe` returned."""
         return self.method_folder / identity.run_hash(self.settings, environment, self.used_facts)
 
-    def unmodified_path(self, environment: dict[str, Any]) -> Path:
-        """Return the file of the unmodified model's answers on a machine that `environment.describe` described."""
-        model = identity.run_hash({key: self.settings[key] for key in ("model", "weights")}, environment, {})
-        return self.method_folder.parent / f".unmodified-{model}.jsonl"
+    def unmodified_path(self, environment: Mapping[str, Any], device: str) -> Path:
+        """Return the file of the unmodified model's answers on a device: records and methods share it."""
+        settings = {key: self.settings[key] for key in ("model", "weights")} | {"device": device}
+        return self.method_folder.parent / f".unmodified-{identity.run_hash(settings, environment, {})}.jsonl"
 
     @property
     def method_folder(self) -> Path:
@@ -158,7 +146,7 @@ def prepare(config: RunConfig, resources: Resources) -> Job:
     for metric in used_metrics:
         metrics.get(metric)
     settings = {key: value for key, value in asdict(config).items() if key not in identity.NOT_HASHED}
-    settings["method"] = settings_of(method)
+    settings |= {"method": settings_of(method), "timing": asdict(config.timing)}
     settings["weights"] = resources.weights(config.model)
     settings["records"] = fingerprint(records)
     settings |= {f"{key}_weights": weights for key, weights in second_models(method, resources.weights).items()}
@@ -168,8 +156,7 @@ def prepare(config: RunConfig, resources: Resources) -> Job:
         settings["calibrated_on"] = calibrated_on
     if choice.has != english():
         settings["data"]["has"] = choice.has  # what `all` stands for, should data be added later
-    keep_1 = nothing_pruned(skeleton) if config.timing.keep_1 and isinstance(method, Baseline) else None
-    job = Job(config, facts, choice.datasets, method, tokenizer, records, settings, [*dict.fromkeys(notes)], keep_1)
+    job = Job(config, facts, choice.datasets, method, tokenizer, records, settings, [*dict.fromkeys(notes)])
     if not job.own_records:
         raise LazyBenchError(f"shard={config.shard}: the run has {len(records)} records: set fewer parts")
     if tokenizer is not None:

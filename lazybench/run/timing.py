@@ -1,83 +1,126 @@
-"""Time answers, and detect those that other work on the machine slowed down."""
+"""Time methods beside the unmodified model: one answer at a time, in one process on one device."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-import torch
 from tqdm import tqdm
+from transformers import PreTrainedModel
 
-from lazybench.methods.base import Method, Output, answer
-from lazybench.methods.baseline import Baseline
-from lazybench.model.decoding import Decoder
-from lazybench.model.prompts import Prompt
+from lazybench.errors import RecordFailure, one_line
+from lazybench.methods.base import Method, answer
+from lazybench.model.decoding import Decoder, Question
+from lazybench.run.batches import attempt
+from lazybench.run.divergence import UNMODIFIED
 
-UNMODIFIED = Baseline("baseline")
-RETAKES = 3  # times that a disturbed pass is taken again at most
+UNMODIFIED_NAME = "unmodified"
+NOISE = 0.1  # by how much two trials of the unmodified model may differ
+_MORE = 4  # one record in so many may be timed once more
+_WARM_UP_TOKENS = 2
 
 
 @dataclass(frozen=True)
-class Pass:
-    """One timed answer; times are in seconds."""
+class Trial:
+    """One timed answer: wall times in seconds, from the tokenised prompt until a token is known on the host."""
 
-    output: Output
-    times_s: Sequence[float]  # wall time until each new token's id was known on the host
-    ttft_cpu_s: float  # CPU time of this process, all threads together, until the first new token
-    generation_cpu_s: float  # CPU time until the last one
-    retaken: int = 0  # how often it was taken again
-    disturbed: bool = False  # whether the last take was disturbed, too
-
-    @property
-    def ttft_s(self) -> float:
-        """Wall time until the first new token."""
-        return self.times_s[0]
-
-    @property
-    def generation_s(self) -> float:
-        """Wall time until the last one."""
-        return self.times_s[-1]
-
-    @property
-    def decode_step_s(self) -> float | None:
-        """Mean wall time of a decode step, in seconds; None for an answer of a single token."""
-        steps = len(self.times_s) - 1
-        return (self.generation_s - self.ttft_s) / steps if steps else None
-
-    @property
-    def cpu_share(self) -> float:
-        """CPU time over wall time times threads, until the first token or the last, whichever is less."""
-        return min(self.ttft_cpu_s / self.ttft_s, self.generation_cpu_s / self.generation_s) / torch.get_num_threads()
+    ttft_s: float  # until the first new token
+    generation_s: float  # until the last one
+    decode_step_s: float | None  # mean over the tokens after the first; None for an answer of one token
+    new_tokens: int
 
 
-def timed(method: Method, prompt: Prompt, decode: Decoder, seed: int) -> Pass:
-    """Time one answer of `method`."""
-    output = answer(method, prompt, decode, seed)
-    clock = decode.clock
-    return Pass(output, clock.times, clock.cpu_times[0], clock.cpu_times[-1])
+def trial(method: Method, model: PreTrainedModel, question: Question) -> Trial:
+    """Time one answer of `method`; raises `RecordFailure` where it cannot answer."""
+    decode = Decoder(model, [question])
+    attempt([question], lambda: answer(method, decode))
+    first, last, steps = decode.times[0], decode.times[-1], len(decode.times) - 1
+    return Trial(first, last, (last - first) / steps if steps else None, len(decode.times))
 
 
-@cache
-def tell_retaken(setting: str) -> None:
-    """Print once per process that disturbed passes are taken again; `setting` turns that off."""
-    note = f"other work on this machine slows passes down: they are taken again, up to {RETAKES} times each"
-    tqdm.write(f"{note}; {setting}=0 takes every pass as it is")
+def is_noisy(first: Trial, last: Trial) -> bool:
+    """Return whether two trials of one answer differ by more than `NOISE`: other work slowed one of them down."""
+    pairs = ((first.ttft_s, last.ttft_s), (first.generation_s, last.generation_s))
+    return any(max(pair) > (1 + NOISE) * min(pair) for pair in pairs)
 
 
-def undisturbed(
-    method: Method, prompt: Prompt, decode: Decoder, seed: int, least: float, setting: str = "cpu_share"
-) -> Pass:
-    """Time an answer of `methods.base.answer`, again if other work disturbed it, up to `RETAKES` times.
+@dataclass(frozen=True)
+class Timing:
+    """Time the answers of several methods to the same records, each beside the unmodified model's.
 
-    A pass on a CPU is disturbed if its process got less CPU time than `least`, 0 to 1, times wall time times threads. A
-    pass on another device is never taken again, as the process's CPU time tells nothing about it. Messages name the
-    `setting` that `least` comes from.
+    Every method answers a record once, in shuffled order, and the unmodified model first and last: if its two times
+    differ by more than `NOISE`, the record is timed again, but at most a quarter of all records are. A method with
+    several seeds answers with one of them per record, in turn.
     """
-    taken = timed(method, prompt, decode, seed)
-    if decode.model.device.type != "cpu":
-        return taken
-    for retaken in range(1, RETAKES + 1):
-        if taken.cpu_share >= least:
-            return taken
-        tell_retaken(setting)
-        taken = replace(timed(method, prompt, decode, seed), retaken=retaken)
-    return replace(taken, disturbed=taken.cpu_share < least)
+
+    model: PreTrainedModel
+    methods: Mapping[str, Method]  # by name in rows, without the unmodified model
+    source: Mapping[str, Any]  # `device`, `threads`, `commit` and `date`, which each row gets
+    warmup: int  # untimed rounds before the first record
+
+    def time(
+        self,
+        questions: Sequence[Question],
+        is_done: Callable[[Question], bool],
+        retries: int,
+        write: Callable[[dict[str, Any]], None],
+    ) -> None:
+        """Time questions, of one record each, with a progress bar.
+
+        Args:
+            questions: all of a timing run, in order.
+            is_done: whether an earlier start has timed a question.
+            retries: how many records earlier starts have timed again.
+            write: called with each record's row: `_id`, `dataset`, `prompt_tokens`, `seed`, the `trials` of each method
+                that could answer by name, and of the unmodified model, `retries`, `noisy`; or with an `error` if the
+                unmodified model cannot answer, or none of several.
+        """
+        left = [*filter(lambda pair: not is_done(pair[1]), enumerate(questions))]
+        if left and self.warmup:
+            self._warm_up(left[0][1])
+        with tqdm(total=len(questions), initial=len(questions) - len(left), unit="record", desc="timing") as progress:
+            for number, question in left:
+                row = self._row(question, number)
+                if row.get("noisy") and retries < len(questions) // _MORE:
+                    retries += 1
+                    row = self._row(question, number) | {"retries": 1}
+                write(row)
+                progress.update()
+
+    def _warm_up(self, question: Question) -> None:
+        print(f"warming up: {self.warmup} untimed rounds of the first record", flush=True)
+        for _ in tqdm(range(self.warmup), desc="warm-up", unit="round"):
+            self._untimed(question)
+
+    def _untimed(self, question: Question) -> None:
+        """Answer a question's first tokens by every method."""
+        short = question._replace(stops=replace(question.stops, max_new_tokens=_WARM_UP_TOKENS))
+        for method in (UNMODIFIED, *self.methods.values()):
+            with suppress(RecordFailure):  # its timed answer will say why
+                trial(method, self.model, short)
+
+    def _row(self, question: Question, number: int) -> dict[str, Any]:
+        record, trials, failures = question.prompt.record, {}, []
+        row = {"_id": record.id, "dataset": record.dataset, "prompt_tokens": question.prompt.ids.shape[1]}
+        row |= {"seed": number, "trials": {}, "retries": 0, "noisy": False, **self.source}
+        if self.model.device.type != "cpu":
+            self._untimed(question)  # kernels are chosen and memory is laid out per shape
+        names = [*self.methods]
+        random.Random(f"{record.dataset}/{record.id}").shuffle(names)
+        try:
+            first = trial(UNMODIFIED, self.model, question)
+            for name in names:
+                method = self.methods[name]
+                try:
+                    trials[name] = [trial(method, self.model, question._replace(seed=number % method.repeats))]
+                except RecordFailure as failure:
+                    failures.append(f"{name}: {failure}")
+            last = trial(UNMODIFIED, self.model, question) if trials or not names else first
+        except RecordFailure as failure:
+            return row | {"error": f"the unmodified model: {one_line(str(failure))}"}
+        if failures and not trials:
+            return row | {"error": one_line(failures[0])}
+        trials = {UNMODIFIED_NAME: [first, last], **trials}
+        taken = {name: [asdict(each) for each in own] for name, own in trials.items()}
+        return row | {"trials": taken, "noisy": is_noisy(first, last)}

@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 import lazyllm
-from lazybench.model.decoding import Decoder
-from lazybench.model.prompts import Prompt
+from lazybench.model.decoding import Decoder, Question
 from lazyllm import Stats
 
 _BINS = 200
@@ -30,7 +30,7 @@ def progress(stats: Stats | None) -> dict[str, Any]:
     return {"stages": stats.stages, "computed": by_step}
 
 
-def attention(prompt: Prompt, decode: Decoder) -> dict[str, Any]:
+def attention(model: PreTrainedModel, question: Question) -> dict[str, Any]:
     """Return the unmodified model's `attention` from the newest token in each layer (paper, Figure 2), of one prefill.
 
     `map` has each layer's mean attention probability in parts of the prompt. `sorted_mass` is the sum of attention on
@@ -38,8 +38,9 @@ def attention(prompt: Prompt, decode: Decoder) -> dict[str, Any]:
     """
     # `for_good` as a model with states asks for it; nothing is pruned here.
     for_good = lazyllm.AttentionRanking(for_good=True)
-    with lazyllm.enable(decode.model, lazyllm.PruningSchedule(), ranking=for_good, record_importance=True) as lazy:
-        replace(decode, max_new_tokens=1)(prompt.ids)
+    question = question._replace(stops=replace(question.stops, max_new_tokens=1))
+    with lazyllm.enable(model, lazyllm.PruningSchedule(), ranking=for_good, record_importance=True) as lazy:
+        Decoder(model, [question])([question.prompt.ids])
     importance = torch.stack(lazy.stats.importance).double().cpu()
     layers, tokens = importance.shape
     bins = min(_BINS, tokens)

@@ -2,9 +2,10 @@
 
 import gc
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -21,16 +22,17 @@ from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods import Method, Output
 from lazybench.methods.base import answer
 from lazybench.model import environment
-from lazybench.model.decoding import CACHE, Decoder, max_positions
+from lazybench.model.decoding import CACHE, Decoder, Question, Stops, max_positions
 from lazybench.model.device import ran_out
 from lazybench.model.loading import load_model, load_tokenizer
 from lazybench.model.prompts import Prompt, PromptBuilder
+from lazybench.run.divergence import UNMODIFIED
 from lazybench.run.prepare import method_for
 from lazybench.run.resources import Resources
-from lazybench.run.timing import UNMODIFIED, Pass, undisturbed
+from lazybench.run.timing import Trial, is_noisy, trial
 
-# Names of passes; a pass of the unmodified model on the first `n` tokens of the prompt has the number `n` as its name.
-_UNMODIFIED, _METHOD, _KEEP_1 = "unmodified", "method", "keep_1"
+# Names of trials; one of the unmodified model on the first `n` tokens of the prompt has the number `n` as its name.
+_UNMODIFIED, _METHOD, _NOTHING_PRUNED = "unmodified", "method", "nothing_pruned"
 _MEMORY_TOKENS = 16  # memory peaks in prefill; these show what decoding adds before the caches grow
 _DATASET = "gov_report"
 _SPARE = 32  # tokens: truncation joins and tokenises text anew, which may change the count a little
@@ -54,8 +56,8 @@ def measure(config: SpeedConfig) -> pd.DataFrame:
     Returns:
         One row a length: `setting`, how strongly the method prunes; times and speedups, each a median over the repeats
         with the smallest and largest as `_low` and `_high`; `ideal_speedup`, by the tokens that each layer computes,
-        if the method says so; `retaken`, the number of passes that were repeated because other work disturbed them, and
-        `disturbed`, the number of repeats left out; `memory_mb` and `method_memory_mb`, the peak allocation in prefill
+        if the method says so; `noisy`, in how many repeats the first and the last trial of the unmodified model
+        differ by more than 10%; `memory_mb` and `method_memory_mb`, the peak allocation in prefill
         and the first decode steps; `prompt_kv_mb` and `method_prompt_kv_mb`, the size of the KV cache after prefill,
         where it is known; model and machine. If memory runs out, the shorter lengths.
 
@@ -66,9 +68,10 @@ def measure(config: SpeedConfig) -> pd.DataFrame:
     prompts = [build_prompt(length, tokenizer, config) for length in sorted(config.lengths)]
     model = load_model(config.model)
     method.prepare(model)
-    machine, rows = environment.describe(config.model), []
-    settings = {"new_tokens": config.new_tokens, "repeats": config.repeats, "weights": machine["weights_format"]}
-    settings |= {key: machine[key] for key in ("device", "dtype", "attention", "threads", "commit")}
+    described, source, rows = environment.describe(config.model), environment.source(config.model), []
+    settings = {"new_tokens": config.new_tokens, "repeats": config.repeats, "weights": described["weights_format"]}
+    settings |= {key: described[key] for key in ("dtype", "attention")}
+    settings |= {"threads": torch.get_num_threads(), **source}
     labels = {"model": config.model.name, "method": method.name, "setting": setting_of(method.name, asdict(method))}
     for prompt in prompts:
         tokens = prompt.ids.shape[1]
@@ -112,56 +115,55 @@ def _row(method: Method, prompt: Prompt, model: PreTrainedModel, config: SpeedCo
         layer_tokens = method.layer_tokens(model, tokens)
     except LazyBenchError:  # it does not say
         layer_tokens = []
-    decode = Decoder(model, config.new_tokens)
-    inputs = {_UNMODIFIED: (UNMODIFIED, prompt, decode), _METHOD: (method, prompt, decode)}
-    if method.keep_1 is not None:
-        inputs[_KEEP_1] = method.keep_1, prompt, decode
+    stops = Stops(config.new_tokens)
+    subjects = {_UNMODIFIED: (UNMODIFIED, Question(prompt, stops)), _METHOD: (method, Question(prompt, stops))}
+    if method.nothing_pruned is not None:
+        subjects[_NOTHING_PRUNED] = method.nothing_pruned, Question(prompt, stops)
     for count in sorted({*layer_tokens} - {tokens}):
-        inputs[count] = UNMODIFIED, replace(prompt, ids=prompt.ids[:, :count]), Decoder(model, 1)
+        subjects[count] = UNMODIFIED, Question(replace(prompt, ids=prompt.ids[:, :count]), Stops(1))
     rounds = []
     for repeat in tqdm(range(config.repeats + 1), unit="round", desc=f"{tokens} tokens"):
-        # Alternate the order, so that no pass is always the first. A method's seeds rotate through the repeats.
-        names = inputs if repeat % 2 else reversed(inputs)
-        seeds = {name: repeat % inputs[name][0].repeats for name in names}
-        rounds.append({name: undisturbed(*inputs[name], seed, config.cpu_share) for name, seed in seeds.items()})
+        # The unmodified model is first and last, the order between alternates, and a method's seeds take turns.
+        others = [name for name in subjects if name != _UNMODIFIED][:: 1 if repeat % 2 else -1]
+        trials: dict[str | int, list[Trial]] = {name: [] for name in subjects}
+        for name in (_UNMODIFIED, *others, _UNMODIFIED):
+            subject, question = subjects[name]
+            trials[name].append(trial(subject, model, question._replace(seed=repeat % subject.repeats)))
+        rounds.append(trials)
     del rounds[0]  # warms up
-    kept = [passes for passes in rounds if not any(each.disturbed for each in passes.values())]
-    if not kept:
-        raise LazyBenchError(
-            f"other work on this machine disturbed each of the {len(rounds)} repeats: end it and measure again, or set "
-            "cpu_share=0 to take the times as they are"
-        )
-    ratios = pd.DataFrame([_ratios(passes) for passes in kept])
+    ratios = pd.DataFrame([_ratios(trials) for trials in rounds])
     if layer_tokens:
         # The unmodified model's time per layer at the number of tokens that each layer computes, summed over layers.
         names = [_UNMODIFIED if count == tokens else count for count in layer_tokens]
-        totals = [sum(passes[name].ttft_s for name in names) for passes in kept]
+        totals = [sum(_mean(trials[name], "ttft_s") for name in names) for trials in rounds]
         ratios["ideal_speedup"] = ratios["ttft_s"] * model.config.get_text_config().num_hidden_layers / totals
     row = {}
     for name, values in ratios.items():
         row |= {name: values.median(), f"{name}_low": values.min(), f"{name}_high": values.max()}
-    row["retaken"] = sum(each.retaken for passes in rounds for each in passes.values())
-    row["disturbed"] = len(rounds) - len(kept)
-    few = Decoder(model, min(_MEMORY_TOKENS, config.new_tokens))
+    row["noisy"] = sum(is_noisy(*trials[_UNMODIFIED]) for trials in rounds)
+    few = Question(prompt, Stops(min(_MEMORY_TOKENS, config.new_tokens)))
     for measured, prefix in ((UNMODIFIED, ""), (method, "method_")):
-        peak, prompt_kv = measure_memory(model, partial(answer, measured, prompt, few, 0))
+        peak, prompt_kv = measure_memory(model, partial(answer, measured, Decoder(model, [few])))
         row |= {f"{prefix}memory_mb": peak / 1e6, f"{prefix}prompt_kv_mb": prompt_kv and prompt_kv / 1e6}
     return row
 
 
-def _ratios(passes: Mapping[str | int, Pass]) -> dict[str, float]:
+def _ratios(trials: Mapping[str | int, Sequence[Trial]]) -> dict[str, float]:
     """Return times in seconds, and speedups of the method; above 1 is faster."""
-    unmodified, method, keep_1 = passes[_UNMODIFIED], passes[_METHOD], passes.get(_KEEP_1)
     row: dict[str, float] = {}
     for part in ("ttft", "decode_step", "generation"):
-        unmodified_s, method_s = getattr(unmodified, f"{part}_s"), getattr(method, f"{part}_s")
+        unmodified_s, method_s = (_mean(trials[name], f"{part}_s") for name in (_UNMODIFIED, _METHOD))
         row |= {f"{part}_s": unmodified_s, f"method_{part}_s": method_s, f"{part}_speedup": unmodified_s / method_s}
-        if keep_1 is not None:
-            row[f"{part}_speedup_over_keep_1"] = getattr(keep_1, f"{part}_s") / method_s
+        if _NOTHING_PRUNED in trials:
+            row[f"{part}_speedup_over_nothing_pruned"] = _mean(trials[_NOTHING_PRUNED], f"{part}_s") / method_s
     return row
 
 
-def measure_memory(model: PreTrainedModel, run: Callable[[], Output]) -> tuple[int, int | None]:
+def _mean(trials: Sequence[Trial], time: str) -> float:
+    return fmean(getattr(each, time) for each in trials)
+
+
+def measure_memory(model: PreTrainedModel, run: Callable[[], Sequence[Output]]) -> tuple[int, int | None]:
     """Measure the memory of an answer of `model`.
 
     Returns:
@@ -175,11 +177,11 @@ def measure_memory(model: PreTrainedModel, run: Callable[[], Output]) -> tuple[i
         if model.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(model.device)
             before = torch.cuda.memory_allocated(model.device)
-            output = run()
+            (output,) = run()
             peak = torch.cuda.max_memory_allocated(model.device) - before
         else:  # a CPU's allocator keeps no statistics, but the profiler records every allocation
             with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-                output = run()
+                (output,) = run()
             events = profiler.profiler.kineto_results.events()
             allocations = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
             peak = int(np.cumsum([size for _, size in allocations]).max(initial=0))

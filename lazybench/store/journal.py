@@ -3,17 +3,14 @@
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from lazybench.errors import LazyBenchError
 from lazybench.store.writing import replace, writing
 
-PREDICTIONS, TRACES = "predictions.jsonl", "traces.jsonl"
-# Columns of a run's rows that hold times, in seconds.
-WALL_TIMES = ("ttft_s", "generation_s", "decode_step_s")
-CPU_TIMES = ("ttft_cpu_s", "generation_cpu_s")
+PREDICTIONS, TRACES, TIMES = JOURNALS = "predictions.jsonl", "traces.jsonl", "times.jsonl"
 
 Key = tuple[str, str]
 Rows = dict[Key, dict[str, Any]]
@@ -71,21 +68,13 @@ class Journal:
             self._num_lines = self._num_bytes = 0
 
 
-def with_compared(times: Sequence[str]) -> tuple[str, ...]:
-    """Return columns of the method's `times`, the unmodified model's, and those of its engine with nothing pruned."""
-    return tuple(f"{prefix}{time}" for prefix in ("", "baseline_", "keep_1_") for time in times)
-
-
 def lines(rows: Iterable[Mapping[str, Any]]) -> str:
     """Format rows as JSON Lines."""
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def journals(folder: Path, name: str) -> list[Path]:
-    """Return the files of a folder with the rows of `name`: those of shards not yet merged, then the run's.
-
-    Read them in this order; any may be missing, as a merge may move rows from the first ones into the last meanwhile.
-    """
+    """Return the files of a folder with the rows of `name`: those of shards, and the run's own; any may be missing."""
     stem, suffix = name.split(".")
     parts = [path for path in folder.glob(f"{stem}-*.{suffix}") if re.fullmatch(rf"{stem}-\d+of\d+", path.stem)]
     return [*sorted(parts), folder / name]
@@ -107,11 +96,6 @@ def read_rows(folder: Path, name: str) -> Rows:
             if key not in rows or not row.get("error") or rows[key].get("error"):
                 rows[key] = row
     return rows
-
-
-def journal_names(traced: bool) -> tuple[str, ...]:
-    """Return the journals that a finished run has, with its traces or without."""
-    return (PREDICTIONS, TRACES) if traced else (PREDICTIONS,)
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

@@ -1,6 +1,5 @@
 """Helpers of tests that compare methods with a naive computation: a small model, and the prompts it was given."""
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from lazybench.config import ModelConfig
 from lazybench.data.facts import DatasetFacts
 from lazybench.data.record import Record
 from lazybench.methods import Method, Output, base
-from lazybench.model.decoding import Decoder
+from lazybench.model.decoding import Decoder, Question, Stops
 from lazybench.model.prompts import Prompt, PromptBuilder
 
 VOCABULARY = 50
@@ -33,15 +32,22 @@ def build(seed: int, attention: str = "sdpa", **changes: Any) -> LlamaForCausalL
     return LlamaForCausalLM(LlamaConfig(**{**shape, **changes})).eval()
 
 
-@dataclass
 class Watched(Decoder):
     """A decoder that records the ids it was given."""
 
-    given: list[torch.Tensor] = field(default_factory=list)
+    def __call__(self, prompts: list[torch.Tensor]) -> list[list[int]]:
+        self.given = prompts
+        return super().__call__(prompts)
 
-    def __call__(self, ids: torch.Tensor) -> list[int]:
-        self.given.append(ids)
-        return super().__call__(ids)
+
+def ask(model: Any, prompt: Prompt, *stops: Any, **settings: Any) -> Decoder:
+    """A decoder of one prompt, whose answer ends by `Stops(*stops)`."""
+    return Decoder(model, [Question(prompt, Stops(*stops))], **settings)
+
+
+def generate(model: Any, ids: torch.Tensor, *stops: Any) -> list[int]:
+    """The unmodified model's answer to token ids, int64 (1, tokens)."""
+    return ask(model, prompt_of(ids), *stops)([ids])[0]
 
 
 def prompt_of(ids: torch.Tensor, tokenizer: Any = None, record_id: str = "1") -> Prompt:
@@ -61,8 +67,9 @@ def answer(method: Method, seed: int, length: int) -> tuple[Output, list[torch.T
     """Answer a random prompt; return the output, the prompts that the model was given, and the prompt's tokens."""
     model, ids = build(seed), random_ids(seed, length)
     method.prepare(model)
-    watched = Watched(model, max_new_tokens=3, tracing=True)
-    return base.answer(method, prompt_of(ids), watched, 0), watched.given, ids
+    watched = Watched(model, [Question(prompt_of(ids), Stops(3))], tracing=True)
+    (output,) = base.answer(method, watched)
+    return output, watched.given, ids
 
 
 @torch.no_grad()

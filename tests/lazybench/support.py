@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from lazybench.data import facts
 
 LAZY = ("method=lazyllm", "method.schedule=[1:0.6]")
-FINISHED = (*LAZY, "task=multidoc_qa", "trace=true", "timing.warmup=0", "timing.keep_1=false")
+FINISHED = (*LAZY, "task=multidoc_qa", "trace=true", "timing.warmup=0")
 
 
 def folders(root: Path) -> list[Path]:
@@ -85,7 +85,6 @@ def small_run(model: Path, output: object, words: Sequence[str]) -> list[str]:
         "data.tokens": 512,
         "data.limit": 2,
         "timing.warmup": 1,
-        "timing.cpu_share": 0,  # other work on this machine is no part of these tests
         "task": "2wikimqa",
         "output": output,
     }
@@ -107,9 +106,10 @@ class LastTokens(Method):
     tokens: int = 500
     derived: str | None = field(init=False, default=None)
 
-    def generate(self, prompt, decode, seed):
-        ids = prompt.ids[:, -self.tokens :]
-        return Output(decode(ids), prompt_computed=ids.shape[1] / prompt.ids.shape[1])
+    def generate(self, prompts, decode, seeds):
+        ids = prompts[0].ids[:, -self.tokens :]
+        (tokens,) = decode([ids])
+        return [Output(tokens, prompt_computed=ids.shape[1] / prompts[0].ids.shape[1])]
 """
 
 STUBBORN = """
@@ -136,9 +136,10 @@ class Stubborn(Method):
         if self.mood == "dead":
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def generate(self, prompt, decode, seed):
+    def generate(self, prompts, decode, seeds):
         1 / (self.mood != "faulty")
-        return Output(decode(prompt.ids), prompt_computed=1.0)
+        (tokens,) = decode([prompts[0].ids])
+        return [Output(tokens, prompt_computed=1.0)]
 """
 
 

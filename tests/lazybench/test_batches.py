@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import peers
 import pytest
 import torch
+from lazybench.model.batch import BatchDecoder, unpruned
 from marks import slow_but
 from omegaconf import OmegaConf
 from support import folders, rows
@@ -18,7 +19,6 @@ from lazybench.data import load_facts, load_records
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods import OnEngine, Output, build_method
 from lazybench.methods.baseline import Baseline
-from lazybench.model.batch import BatchDecoder, unpruned
 from lazybench.model.decoding import Decoder
 from lazybench.model.loading import load_model
 from lazybench.model.prompts import PromptBuilder

@@ -37,7 +37,7 @@ def use(run, halves, tmp_path):
         (tmp_path / "own" / "method").mkdir(parents=True, exist_ok=True)
         text = OmegaConf.to_yaml(settings_of(Calibrated("lazyllm", budget="2x", folds=given, found=source)))
         (tmp_path / "own" / "method" / "tuned.yaml").write_text(text)
-        quick = ("task=code", "timing.paired=false", "timing.warmup=0")
+        quick = ("task=code", "timing.per_dataset=0")
         return run("--config-dir", str(tmp_path / "own"), "method=tuned", *quick, *words)
 
     return call

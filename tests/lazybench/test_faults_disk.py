@@ -10,7 +10,7 @@ import pytest
 from marks import slow
 from support import LAZY, folders, one_line, rows
 
-MANY = (*LAZY, "task=multidoc_qa", "data.limit=6", "timing.paired=false", "timing.warmup=0")  # 18 records
+MANY = (*LAZY, "task=multidoc_qa", "data.limit=6", "timing.per_dataset=0")  # 18 records
 
 
 @contextmanager

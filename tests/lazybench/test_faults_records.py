@@ -42,7 +42,7 @@ def run_records(run, tmp_path):
         records[1] |= second or {}
         (tmp_path / "qa.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
         settings = ("task=qa", "data=longbench", f"data.root={tmp_path}", f"+data.datasets={FACTS}", "trace=true")
-        code, out, err = run(*settings, "data.limit=null", "timing.warmup=0", "timing.paired=false", "batch=1", *words)
+        code, out, err = run(*settings, "data.limit=null", "timing.per_dataset=0", "batch=1", *words)
         assert code == 0, err
         (folder,) = folders(tmp_path / "runs")
         answered, traces = rows(folder), read_rows(folder, "traces.jsonl")

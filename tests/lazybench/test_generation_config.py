@@ -8,13 +8,13 @@ from functools import cache
 import pytest
 import torch
 from marks import slow
+from peers import ask
 from support import LAZY, folders, rows
 from transformers import LlamaForCausalLM
 
 from lazybench.config import ModelConfig
 from lazybench.methods import build_method
 from lazybench.methods.base import answer
-from lazybench.model.decoding import Decoder
 from lazybench.model.loading import load_model
 from lazybench.model.prompts import Prompt
 
@@ -43,7 +43,7 @@ COUNTED = [
     {"watermarking_config": {"greenlist_ratio": 0.25, "bias": 2.0}},
 ]
 IDS = torch.randint(3, 200, (1, 60), generator=torch.Generator().manual_seed(1))
-QUICK = ("data.limit=1", "timing.warmup=0", "timing.paired=false")
+QUICK = ("data.limit=1", "timing.per_dataset=0")
 
 
 @pytest.fixture
@@ -65,7 +65,8 @@ def answered(folder, method):
     model = load_model(ModelConfig(name="x", path=str(folder), limit=100, device="cpu"))
     method = build_method(dict(METHODS[method]))
     method.prepare(model)
-    return answer(method, Prompt(IDS, None, None, ""), Decoder(model, 8, [2]), seed=0).tokens
+    (output,) = answer(method, ask(model, Prompt(IDS, None, None, ""), 8, [2]))
+    return output.tokens
 
 
 @pytest.mark.parametrize("values", [*IGNORED[:2], *map(slow, IGNORED[2:])], ids=str)
@@ -88,7 +89,7 @@ def test_an_answer_ends_at_the_checkpoints_stop_string(run, copy, tokenizer, tmp
 
     def answer(name: str, **stop: list[str]) -> str:
         folder = copy(name, suppress_tokens=others, **stop)
-        code, _, err = run(*LAZY, *QUICK[:2], f"model.path={folder}", "trace=true", output=f"runs_{name}")
+        code, _, err = run(*LAZY, *QUICK, f"model.path={folder}", "trace=true", output=f"runs_{name}")
         assert code == 0, err
         (row,) = rows(*folders(tmp_path / f"runs_{name}"))
         assert row.get("error") is None

@@ -137,7 +137,7 @@ def test_modules_that_settings_and_metrics_name_count_without_their_comments(own
 
 
 def test_a_method_of_the_users_that_was_edited_runs_again_and_one_that_was_moved_does_not(run, tmp_path, own):
-    words = ("method=ends", "timing.warmup=0", "timing.paired=false", "data.limit=1")
+    words = ("method=ends", "timing.per_dataset=0", "data.limit=1")
     folder = own(ends=LAST_TOKENS)
     (folder / "method").mkdir()
     (folder / "method" / "ends.yaml").write_text("_target_: ends.LastTokens\nname: ends\ntokens: 100\n")

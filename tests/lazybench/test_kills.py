@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def words(tiny_model):
     """A run with traces."""
-    small = "model.name=tiny model.chat=null model.limit=900 data.tokens=512 timing.warmup=0 timing.paired=false"
+    small = "model.name=tiny model.chat=null model.limit=900 data.tokens=512 timing.per_dataset=0"
     return ["run", f"model.path={tiny_model}", *small.split(), "task=2wikimqa", "method.schedule=[1:0.6]", "trace=true"]
 
 

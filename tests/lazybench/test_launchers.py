@@ -24,7 +24,7 @@ def installed(name: str) -> bool:
 @pytest.fixture
 def sweep(tiny_model, tmp_path):
     """Run a sweep in a process of its own; returns its exit code and what LazyBench said last on stderr."""
-    own = [*stubborn_method(tmp_path), "timing.paired=false", "timing.warmup=0"]
+    own = [*stubborn_method(tmp_path), "timing.per_dataset=0"]
     settings = [*small_run(tiny_model, tmp_path / "runs", own), *own]
     path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
 

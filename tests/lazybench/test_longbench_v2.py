@@ -54,7 +54,7 @@ def test_the_official_prompt(file, tmp_path, tokenizer):
 
 def test_a_run_is_scored_and_reported_by_difficulty_and_length(run, lazybench, file, tmp_path, capsys):
     words = ("data=longbench_v2", f"data.root={file}", "data.limit=null", "task=longbench_v2")
-    quick = ("method=baseline", "timing.warmup=0", "timing.paired=false")
+    quick = ("method=baseline", "timing.per_dataset=0")
     code, out, err = run(*words, *quick)
     assert code == 0, err
     assert "records: LongBench v2\n" in out

@@ -83,7 +83,7 @@ def test_a_matched_method_runs(call, lazybench, matches, tmp_path):
     # The printed command has the model, data and limits that were given.
     run_words = shlex.split(out.strip().splitlines()[-1])[3:]
     assert set(run_words) >= {"model.limit=300", "data.limit=1", "data.tokens=512", "model.name=tiny"}
-    code, out, err = lazybench(*run_words, "timing.warmup=0", "timing.paired=false", f"output={tmp_path / 'runs'}")
+    code, out, err = lazybench(*run_words, "timing.per_dataset=0", f"output={tmp_path / 'runs'}")
     assert code == 0, err
     assert "method static_pruning" in out
 
@@ -128,7 +128,7 @@ def test_each_half_of_the_records_is_tuned_for_the_other(call, lazybench, monkey
     code, out, err = call(*TUNED)
     assert code == 0, err
     assert (matches / "method" / "fastkv_1.5x.yaml").read_text() == text
-    code, out, err = lazybench(*run_words, "timing.warmup=0", "timing.paired=false", f"output={tmp_path / 'runs'}")
+    code, out, err = lazybench(*run_words, "timing.per_dataset=0", f"output={tmp_path / 'runs'}")
     assert code == 0, err
     assert "trials, found layer=" in out
 

@@ -5,14 +5,13 @@ import math
 import pytest
 import torch
 from omegaconf import OmegaConf
-from peers import prompt_of
+from peers import ask, generate, prompt_of
 from support import byte_tokenizer
 
 from lazybench.config import CONF
 from lazybench.errors import LazyBenchError
 from lazybench.methods import Method, Output, build_method
 from lazybench.methods.base import answer
-from lazybench.model.decoding import Decoder
 
 FILES = {path.stem: path for path in (CONF / "method").glob("*.yaml")}
 
@@ -21,35 +20,36 @@ def method(name, **settings):
     return build_method(OmegaConf.to_container(OmegaConf.load(FILES[name])) | settings)
 
 
-def change_in_place(prompt, decode):
-    prompt.ids[0, 1:3] = 7
-    return Output(decode(prompt.ids), 1.0)
+def change_in_place(ids, decode):
+    ids[0, 1:3] = 7
+    return Output(decode([ids])[0], 1.0)
 
 
 @pytest.mark.parametrize(
-    ("generate", "message"),
+    ("answered", "message"),
     [
-        (lambda prompt, decode: Output([5, 6], 1.0), "did not call decode"),
-        (lambda prompt, decode: Output(decode(prompt.ids) and decode(prompt.ids), 1.0), "was called twice"),
-        (lambda prompt, decode: Output(decode(prompt.ids[0]), 1.0), "was given a tensor of torch.int64 and shape"),
+        (lambda ids, decode: Output([5, 6], 1.0), "did not call decode"),
+        (lambda ids, decode: Output((decode([ids]) and decode([ids]))[0], 1.0), "was called twice"),
+        (lambda ids, decode: Output(decode(ids[0])[0], 1.0), "was given 4 prompts for 1 questions"),
+        (lambda ids, decode: Output(decode(ids)[0], 1.0), "was given a tensor of torch.int64 and shape"),
         (change_in_place, "changed prompt.ids in place"),
-        (lambda prompt, decode: Output(decode(prompt.ids)[:-1], 1.0), "returned other tokens than decode did"),
-        (lambda prompt, decode: Output(decode(prompt.ids), 0), "prompt_computed=0: it is a number above 0"),
-        (lambda prompt, decode: Output(decode(prompt.ids), math.nan), "prompt_computed=nan:"),
-        (lambda prompt, decode: Output(decode(prompt.ids), 1.5), None),
+        (lambda ids, decode: Output(decode([ids])[0][:-1], 1.0), "returned other tokens than decode did"),
+        (lambda ids, decode: Output(decode([ids])[0], 0), r"prompt_computed=\[0\]: it is a number above 0"),
+        (lambda ids, decode: Output(decode([ids])[0], math.nan), r"prompt_computed=\[nan\]:"),
+        (lambda ids, decode: Output(decode([ids])[0], 1.5), None),
     ],
 )
-def test_a_broken_contract_is_refused(model, generate, message):
+def test_a_broken_contract_is_refused(model, answered, message):
     class Careless(Method):
-        def generate(self, prompt, decode, seed):
-            return generate(prompt, decode)
+        def generate(self, prompts, decode, seeds):
+            return [answered(prompts[0].ids, decode)]
 
-    prompt, decode = prompt_of(torch.tensor([[9, 8, 7, 6]])), Decoder(model, max_new_tokens=2)
+    decode = ask(model, prompt_of(torch.tensor([[9, 8, 7, 6]])), 2)
     if message is None:
-        assert answer(Careless("careless"), prompt, decode, 0).prompt_computed == 1.5
+        assert answer(Careless("careless"), decode)[0].prompt_computed == 1.5
         return
     with pytest.raises(LazyBenchError, match=message):
-        answer(Careless("careless"), prompt, decode, 0)
+        answer(Careless("careless"), decode)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -59,8 +59,8 @@ def test_a_prompt_of_one_token_is_answered(model, name):
         pytest.skip("without a text there is nothing to compress")
     subject.prepare(model)
     prompt = prompt_of(torch.tensor([[9]]), byte_tokenizer())
-    output = answer(subject, prompt, Decoder(model, max_new_tokens=6), seed=0)
-    assert output.tokens[0] == Decoder(model, max_new_tokens=1)(prompt.ids)[0]
+    (output,) = answer(subject, ask(model, prompt, 6))
+    assert output.tokens[0] == generate(model, prompt.ids, 1)[0]
     assert len(output.tokens) == 6
 
 

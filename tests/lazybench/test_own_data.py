@@ -40,7 +40,7 @@ datasets:
   birds: {prompt: "{context}\\nQuestion: {input}\\nAnswer:", max_new_tokens: 4, metric: table_metric.exact}
   fish: {prompt: "{context}\\nSummary:", max_new_tokens: 4, metric: rouge, task: animals}
 """
-QUICK = ("data=tables", "method=baseline", "data.limit=null", "timing.warmup=0", "timing.paired=false")
+QUICK = ("data=tables", "method=baseline", "data.limit=null", "timing.per_dataset=0")
 ROW = {"input": "Who?", "context": "A text.", "answers": ["me"]}
 
 

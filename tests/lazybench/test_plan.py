@@ -8,7 +8,7 @@ from support import LAZY, folders
 from lazybench.data import facts
 from lazybench.jobs import plan as planning
 
-QUICK = ("timing.paired=false", "timing.warmup=0")
+QUICK = "timing.per_dataset=0"
 
 
 def cells(out: str) -> list[list[str]]:
@@ -51,7 +51,7 @@ def test_a_plan_runs_nothing_and_knows_what_is_done(run, plan, tmp_path):
 
 def test_the_length_of_prompts_is_that_of_their_tokens(plan, monkeypatch):
     monkeypatch.setattr(planning, "a100_pace", lambda *_: planning.Pace(36, 0, 0))
-    monkeypatch.setattr(planning, "unpruned_operations", lambda model, lengths: sum(lengths))
+    monkeypatch.setattr(planning, "unmodified_operations", lambda model, lengths: sum(lengths))
     words = ("method=baseline", "data.limit=2", "data.tokens=2000", "model.limit=4000", *QUICK)
     hours = float(cells(plan(*words))[0][-2])
     # By tokens as English has them: the tiny model has one a letter. A pass that is not timed comes before each.

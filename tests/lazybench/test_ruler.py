@@ -21,7 +21,7 @@ def test_a_tasks_rows_are_prompted_word_for_word_and_scored_over_all_references(
         file.write_text("\n".join(map(json.dumps, lines)))
         words = ("data=ruler", f"data.load={{path:json,data_files:{file}}}", f"task={task}", "method=baseline")
         output = f"{task}-{len(references)}"
-        code, _, err = run(*words, "timing.warmup=0", "timing.paired=false", output=output)
+        code, _, err = run(*words, "timing.per_dataset=0", output=output)
         assert code == 0, err
         (folder,) = folders(tmp_path / output)
         (row,) = rows(folder)

@@ -7,16 +7,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from lazybench.run.record_runner import RecordRunner
 from marks import slow
 from support import LAZY, folders, rows
 
 from lazybench.config import Shard
 from lazybench.errors import LazyBenchError
 from lazybench.methods.baseline import Baseline
-from lazybench.run.record_runner import RecordRunner
 from lazybench.store.run_folder import RunFolder
 
-TASK = ("task=multidoc_qa", "data.limit=2", "timing.warmup=0", "timing.paired=false")
+TASK = ("task=multidoc_qa", "data.limit=2", "timing.per_dataset=0")
 FILES = ["config.yaml", "environment.json", "predictions.jsonl", "scores.json"]
 
 

@@ -6,7 +6,7 @@ from support import LAZY, folders, stubborn_method
 from lazybench.config import Shard
 from lazybench.store.run_folder import RunFolder
 
-QUICK = (*LAZY, "timing.paired=false", "timing.warmup=0")
+QUICK = (*LAZY, "timing.per_dataset=0")
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_run_whose_records_are_gone_is_not_done(run, shown, tmp_path):
 
 
 def test_status_tells_failed_stopped_running_and_done_runs_apart(run, shown, tmp_path):
-    stubborn = [*stubborn_method(tmp_path), "timing.paired=false", "timing.warmup=0"]
+    stubborn = [*stubborn_method(tmp_path), "timing.per_dataset=0"]
     with pytest.raises(KeyboardInterrupt):
         run("-m", *stubborn, "method.mood=good,bad,stopped,fine")
     runs = shown()

@@ -13,7 +13,7 @@ from lazybench.config import CONF
 from lazybench.methods import build_method
 from lazybench.run import execute
 
-QUICK = ("timing.warmup=0", "timing.paired=false", "data.limit=1")
+QUICK = ("timing.per_dataset=0", "data.limit=1")
 MATCHED = CONF.parent / "results/matched/smollm2_135m"
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 

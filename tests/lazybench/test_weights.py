@@ -288,7 +288,7 @@ def test_a_cached_model_is_used_without_the_hub(offline, run, tiny_model, tmp_pa
     shutil.copytree(tiny_model, repository / "snapshots" / commit)
     (repository / "refs").mkdir()
     (repository / "refs/main").write_text(commit)
-    code, _, err = run(*LAZY, "model.path=some/tiny", "data.limit=1", "timing.warmup=0", "timing.paired=false")
+    code, _, err = run(*LAZY, "model.path=some/tiny", "data.limit=1", "timing.per_dataset=0")
     assert code == 0, err
     (folder,) = folders(tmp_path / "runs")
     assert f"some/tiny@{commit}" in (folder / "config.yaml").read_text()
