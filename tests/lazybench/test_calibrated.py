@@ -46,9 +46,9 @@ def use(run, halves, tmp_path):
 def test_each_record_gets_the_schedule_tuned_without_it(use, halves, lazybench, undrawn, monkeypatch, tmp_path):
     used, session = {}, LazyLLM.session
 
-    def noted(self, prompt, decode):
-        used[prompt.record.hash] = self.schedule
-        return session(self, prompt, decode)
+    def noted(self, prompts, decode):
+        used.update((prompt.record.hash, self.schedule) for prompt in prompts)
+        return session(self, prompts, decode)
 
     monkeypatch.setattr(LazyLLM, "session", noted)
     code, shown, err = use("trace=true")

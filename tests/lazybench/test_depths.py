@@ -7,7 +7,7 @@ import torch
 import transformers
 from marks import slow_but
 from omegaconf import OmegaConf
-from peers import VOCABULARY, build, prompt_of, random_ids
+from peers import VOCABULARY, ask, build, prompt_of, random_ids
 from support import byte_tokenizer
 
 import lazyllm
@@ -16,7 +16,6 @@ from lazybench.data.facts import DatasetFacts
 from lazybench.data.record import Record
 from lazybench.methods import OnEngine, build_method, describe_stages
 from lazybench.methods.base import answer
-from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import PromptBuilder, template_tokens
 from lazyllm import LazyLLMError
 
@@ -69,8 +68,8 @@ def made(name, keep=None):
 
 def answered(method, model, length=70):
     method.prepare(model)
-    prompt = prompt_of(random_ids(1, length))
-    return answer(method, prompt, Decoder(model, max_new_tokens=4, tracing=True), seed=0)
+    (output,) = answer(method, ask(model, prompt_of(random_ids(1, length)), 4, tracing=True))
+    return output
 
 
 @pytest.mark.parametrize(
@@ -95,7 +94,7 @@ def test_a_method_computes_what_it_says_it_does(name, keep):
     model, tokens = build(0, num_hidden_layers=12), 70
     method = build_method(FILES[name] | keep)
     method.prepare(model)
-    output = answer(method, prompt_of(random_ids(1, tokens)), Decoder(model, max_new_tokens=1), seed=0)
+    (output,) = answer(method, ask(model, prompt_of(random_ids(1, tokens)), 1))
     assert sum(method.layer_tokens(model, tokens)) / (12 * tokens) == pytest.approx(output.prompt_computed, abs=1e-6)
 
 
@@ -141,7 +140,7 @@ def test_all_but_the_context_is_never_pruned(name, chat):
     for protect, keeps_all in (("template", True), ("none", False)):
         method = build_method(FILES[name] | {"schedule": "0:0.4,2:0.4", "protect": protect})
         method.prepare(model)
-        output = answer(method, prompt, Decoder(model, max_new_tokens=4, tracing=True), seed=0)
+        (output,) = answer(method, ask(model, prompt, 4, tracing=True))
         active = [set(layer.tolist()) for layer in output.stats.positions[0]]
         assert all(always <= layer for layer in active) == keeps_all
         assert len(active[-1]) < prompt.ids.shape[1]
@@ -153,7 +152,8 @@ def test_hybrids_are_pruned_for_good(name):
     model, method = build_kind("hybrid"), made(name)
     output, unpruned = answered(method, model), answered(made(name, keep=1.0), model)
     assert output.prompt_computed < 1 == unpruned.prompt_computed
-    assert unpruned.tokens == answered(METHODS["baseline"], model).tokens == answered(method.keep_1, model).tokens
+    unmodified, nothing_pruned = answered(METHODS["baseline"], model), answered(method.nothing_pruned, model)
+    assert unpruned.tokens == unmodified.tokens == nothing_pruned.tokens
     assert {stage.layer for stage in method.resolve_schedule(model).stages} <= {3, 7}
     with pytest.raises(LazyLLMError, match="for_good"):
         made("lazyllm").check(model)

@@ -1,5 +1,7 @@
 """Every method on a device that is not the CPU: its answers are the CPU's, its clock starts on an idle device."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from marks import slow, slow_but
@@ -10,10 +12,11 @@ from transformers import LlamaForCausalLM
 from lazybench.config import CONF, DataConfig, ModelConfig
 from lazybench.data import load_facts, load_records
 from lazybench.methods import build_method
-from lazybench.model.decoding import decoder_for
+from lazybench.model.decoding import question_of
 from lazybench.model.loading import load_model
 from lazybench.model.prompts import PromptBuilder
-from lazybench.run.timing import timed
+from lazybench.run.timing import trial
+from lazybench.store.journal import TIMES, read_rows
 
 SCHEDULE = "1:0.6,2:0.5"  # for the tiny model's four layers
 QUICK = [("lazyllm", "float32")]
@@ -22,7 +25,7 @@ CASES = [(path.stem, dtype) for path in (CONF / "method").glob("*.yaml") for dty
 
 @pytest.fixture
 def answered(run, tmp_path):
-    """Run a method on a timed record and on one that is answered in a batch; returns their rows without times."""
+    """Run a method on two records in a batch, one of which is timed; returns their rows, but for their source."""
 
     def call(name, device, dtype="float32"):
         words = [f"method={name}", f"model.device={device}", f"model.dtype={dtype}", "model.limit=300"]
@@ -33,20 +36,14 @@ def answered(run, tmp_path):
         code, _, err = run(*words, "timing.warmup=0", "timing.per_dataset=1", output=device)
         assert code == 0, err
         (folder,) = folders(tmp_path / device)
-        written = rows(folder)
+        written, (timed,) = rows(folder), read_rows(folder, TIMES).values()
         assert len(written) == 2
-        assert [row["generation_s"] > row["ttft_s"] > 0 for row in written if row["ttft_s"] is not None] == [True]
-        return [without_times(row) for row in written]
+        assert len(timed["trials"]) == (1 if name == "baseline" else 2)
+        trials = [trial for each in timed["trials"].values() for trial in each]
+        assert all(trial["generation_s"] > trial["ttft_s"] > 0 for trial in trials)
+        return [{key: row[key] for key in row.keys() - {"device", "date"}} for row in written]
 
     return call
-
-
-def without_times(row):
-    if isinstance(row, list):
-        return [without_times(part) for part in row]
-    if isinstance(row, dict):
-        return {key: without_times(value) for key, value in row.items() if not key.endswith("_s")}
-    return row
 
 
 @pytest.mark.parametrize(("name", "dtype"), [case if case in QUICK else slow(*case) for case in CASES])
@@ -55,7 +52,7 @@ def test_answers_are_the_cpus(answered, device, name, dtype):
         assert "error" not in row
         if dtype == "bfloat16":  # in which rounding may rank tokens otherwise
             assert row.pop("prompt_computed") == pytest.approx(expected.pop("prompt_computed"), abs=0.05)
-            same = {key for key in row if key.startswith("baseline_") or name == "baseline"}
+            same = {key for key in row if key.startswith("unmodified_") or name == "baseline"}
             same |= {"new_tokens", "prompt_tokens"}
             row, expected = ({key: each[key] for key in same} for each in (row, expected))
         assert row == expected
@@ -72,8 +69,8 @@ def test_times_begin_on_an_idle_device_after_an_untimed_pass_of_the_same_shape(r
     monkeypatch.setattr(LlamaForCausalLM, "generate", noted)
     code, _, err = run(f"model.device={device.name}", "timing.warmup=0", "data.limit=1")
     assert code == 0, err
-    # The unmodified model and the method, two tokens each, then both in full.
-    assert events == [device.name, 2] * 2 + [device.name, 6] * 2
+    # Both answers. Then the unmodified model and the method, two tokens each, and their trials, the former's twice.
+    assert events == [device.name, 6] * 2 + [device.name, 2] * 2 + [device.name, 6] * 3
 
 
 @pytest.mark.parametrize("name", slow_but(("lazyllm", "fastkv"), ("lazyllm", "lazyllm+", "static_pruning", "fastkv")))
@@ -86,11 +83,11 @@ def test_a_method_waits_no_more_than_it_must(tiny_model, tokenizer, device, name
         settings = OmegaConf.to_container(OmegaConf.load(CONF / "method" / f"{name}.yaml"))
         if name.startswith("lazyllm"):
             settings["schedule"] = SCHEDULE
-        method, decode = build_method(settings), decoder_for(model, prompt)
-        decode.max_new_tokens = 8
+        method, question = build_method(settings), question_of(model, prompt)
+        question = question._replace(stops=replace(question.stops, max_new_tokens=8))
         method.prepare(model)
         device.reads.clear()
-        timed(method, prompt, decode, 0)
+        trial(method, model, question)
         return device.reads.copy()
 
     unmodified, pruned = reads("baseline"), reads(name)

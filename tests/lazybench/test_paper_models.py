@@ -18,7 +18,7 @@ from lazybench.config import ModelConfig
 from lazybench.data import longbench, sample
 from lazybench.data.facts import datasets_of, load_facts
 from lazybench.data.record import Record
-from lazybench.model.decoding import decoder_for, to_text
+from lazybench.model.decoding import question_of, to_text
 from lazybench.model.loading import load_tokenizer
 from lazybench.model.prompts import PromptBuilder
 
@@ -145,9 +145,9 @@ def test_stops_and_post_processing(official, builder, folder):
     model.generation_config.eos_token_id = None
     (record,) = sample.load("samsum", 1, seed=1, tokens=800)
     prompt = builder("samsum", LIMIT).build(record)
-    decode = decoder_for(model, prompt)
-    assert (decode.stop_ids, decode.min_new_tokens) == ([official.eos, official.encode("\n")[-1]], 1)
-    other = decoder_for(model, builder("hotpotqa", LIMIT).build(record))
+    stops = question_of(model, prompt).stops
+    assert (stops.stop_ids, stops.min_new_tokens) == ([official.eos, official.encode("\n")[-1]], 1)
+    other = question_of(model, builder("hotpotqa", LIMIT).build(record)).stops
     assert (other.stop_ids, other.min_new_tokens) == ([official.eos], 0)
     answer = official.encode("Assistant: Ada\n")
     # post_process: of XGen's alone.

@@ -61,7 +61,8 @@ def drop(ids: list[int], keep: float, seed: int = 0, record_id: str = "a") -> tu
     """The ids that the model is given, and `prompt_computed`."""
     given: list[torch.Tensor] = []
     prompt = prompt_of(torch.tensor([ids]), SimpleNamespace(all_special_ids=SPECIAL), record_id)
-    output = RandomDrop("random_drop", keep=keep).generate(prompt, lambda ids: given.append(ids) or [7], seed)
+    method = RandomDrop("random_drop", keep=keep)
+    (output,) = method.generate([prompt], lambda prompts: given.extend(prompts) or [[7]], [seed])
     assert output.tokens == [7]
     assert given[0].dtype == torch.int64
     return given[0][0].tolist(), output.prompt_computed

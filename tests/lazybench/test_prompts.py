@@ -16,7 +16,7 @@ from lazybench.config import ModelConfig
 from lazybench.data import sample
 from lazybench.data.facts import DatasetFacts, load_facts
 from lazybench.data.record import Record
-from lazybench.model.decoding import decoder_for
+from lazybench.model.decoding import Decoder, question_of
 from lazybench.model.prompts import Prompt, PromptBuilder, continued_start, shortenable
 
 FACTS = load_facts()
@@ -58,9 +58,9 @@ def test_samsum_stops_at_a_newline_but_not_before_one_token(model, tokenizer):
     newline = tokenizer.encode("\n", add_special_tokens=False)[-1]
     record = sample.load("samsum", limit=1, seed=0, tokens=512)[0]
     prompt = PromptBuilder(tokenizer, config(), FACTS["samsum"]).build(record)
-    decode = decoder_for(model, prompt)
-    assert decode.stop_ids == [tokenizer.eos_token_id, newline]
-    assert decode.max_new_tokens == 128
+    question = question_of(model, prompt)
+    assert question.stops.stop_ids == [tokenizer.eos_token_id, newline]
+    assert question.stops.max_new_tokens == 128
 
     def always_newline(module, args, output):
         output.logits[:] = 0
@@ -70,9 +70,9 @@ def test_samsum_stops_at_a_newline_but_not_before_one_token(model, tokenizer):
 
     hook = model.register_forward_hook(always_newline)
     try:
-        assert decode(prompt.ids) == [40, newline]
-        other = decoder_for(model, PromptBuilder(tokenizer, config(), FACTS["trec"]).build(record))
-        assert other(prompt.ids) == [newline] * 64
+        assert Decoder(model, [question])([prompt.ids]) == [[40, newline]]
+        other = question_of(model, PromptBuilder(tokenizer, config(), FACTS["trec"]).build(record))
+        assert Decoder(model, [other])([prompt.ids]) == [[newline] * 64]
     finally:
         hook.remove()
 
