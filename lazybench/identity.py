@@ -132,7 +132,7 @@ def class_name(settings: Mapping[str, Any]) -> str:
 
 def neutral_values() -> dict[str, Any]:
     """Return the neutral value of each setting of `run` that has a default."""
-    defaults = {key: value for key, value in _defaults(RunConfig) if key not in (*_SECTIONS, "method")}
+    defaults = {key: value for key, value in _defaults(RunConfig) if key not in (*_SECTIONS, "method", "timing")}
     for section, schema in _SECTIONS.items():
         defaults |= {f"{section}.{key}": value for key, value in _defaults(schema)}
     return defaults | NEUTRAL

@@ -2,20 +2,24 @@
 
 import importlib
 import json
+import shutil
 import sys
 from dataclasses import make_dataclass
 from pathlib import Path
 
 import pytest
 import yaml
-from support import LAST_TOKENS, folders
+from support import LAST_TOKENS, LAZY, folders
 
 from lazybench import identity
-from lazybench.config import CONF, TimingConfig
+from lazybench.config import CONF, ModelConfig
 from lazybench.data.facts import DatasetFacts, load_facts
+from lazybench.methods.lazyllm import LazyLLM
+from lazybench.model import environment
+from lazybench.store.journal import JOURNALS, read_rows
 
 
-def hash_of(folder: Path, section: str = "timing", **further) -> str:
+def hash_of(folder: Path, section: str = "model", **further) -> str:
     """The hash that follows from a run's files, with further settings of a section."""
     settings = yaml.safe_load((folder / "config.yaml").read_text())
     settings[section] |= further
@@ -25,18 +29,19 @@ def hash_of(folder: Path, section: str = "timing", **further) -> str:
 
 def test_a_runs_hash_follows_from_its_files(finished):
     assert hash_of(finished) == finished.name
-    assert hash_of(finished, "model", template={}) == finished.name
-    assert hash_of(finished, "model", template={"enable_thinking": False}) != finished.name
+    assert hash_of(finished, template={}) == finished.name
+    assert hash_of(finished, template={"enable_thinking": False}) != finished.name
+    assert hash_of(finished, "timing", warmup=7) == finished.name
 
 
 def test_a_new_setting_and_a_changed_default_keep_finished_runs_apart_from_others(finished, monkeypatch):
-    schema = make_dataclass("Newer", [("extra", int, 3)], bases=(TimingConfig,))
-    monkeypatch.setitem(identity._SECTIONS, "timing", schema)
+    schema = make_dataclass("Newer", [("extra", int, 3)], bases=(ModelConfig,))
+    monkeypatch.setitem(identity._SECTIONS, "model", schema)
     assert hash_of(finished, extra=3) == finished.name
     assert hash_of(finished, extra=4) != finished.name
-    schema = make_dataclass("Newer", [("extra", int, 4)], bases=(TimingConfig,))  # the default has changed
-    monkeypatch.setitem(identity._SECTIONS, "timing", schema)
-    monkeypatch.setitem(identity.NEUTRAL, "timing.extra", 3)
+    schema = make_dataclass("Newer", [("extra", int, 4)], bases=(ModelConfig,))  # the default has changed
+    monkeypatch.setitem(identity._SECTIONS, "model", schema)
+    monkeypatch.setitem(identity.NEUTRAL, "model.extra", 3)
     assert hash_of(finished, extra=4) != finished.name
     assert hash_of(finished, extra=3) == hash_of(finished) == finished.name
 
@@ -51,12 +56,42 @@ def test_a_changed_default_of_a_method_makes_new_runs(monkeypatch):
     assert identities("16%") == {"_target_": "StaticPruning", "name": "a", "layer": "16%"}
 
 
+def test_a_run_that_was_copied_to_another_machine_continues_there(run, tmp_path, monkeypatch):
+    words = (*LAZY, "data.limit=4", "timing.warmup=0", "timing.per_dataset=3", "trace=true")
+    assert run(*words, "shard=1/2")[0] == 0
+    (folder,) = folders(shutil.copytree(tmp_path / "runs", tmp_path / "elsewhere"))
+    before = {name: read_rows(folder, name) for name in JOURNALS}
+    assert [*map(len, before.values())] == [2, 2, 2]
+    asked, generate = [], LazyLLM.generate
+
+    def noted(self, prompts, *rest):
+        asked.extend(prompt.record.key for prompt in prompts)
+        return generate(self, prompts, *rest)
+
+    monkeypatch.setattr(LazyLLM, "generate", noted)
+    monkeypatch.setattr(environment, "_device_name", lambda device: "another processor")
+    code, out, err = run(*words, output="elsewhere")
+    assert code == 0, err
+    assert "2 of 4 are answered" in out
+    assert folders(tmp_path / "elsewhere") == [folder]
+    added = {}
+    for name in JOURNALS:
+        after = read_rows(folder, name)
+        assert before[name].items() <= after.items()
+        added[name] = after.keys() - before[name]
+        assert {after[key]["device"] for key in added[name]} == {"another processor"}
+    assert [*map(len, added.values())] == [2, 2, 1]
+    # Each record that was left is answered, and one of them is timed.
+    assert sorted(asked) == sorted(key for name in ("predictions.jsonl", "times.jsonl") for key in added[name])
+    assert "finished earlier" in run(*words, output="elsewhere")[1]
+
+
 # Whoever changes a default declares the old value in `identity.NEUTRAL`, and this stays; a new setting adds a value.
 PINNED = """
 shard: null
 batch: auto
 trace: false
-trace_tokens: 16
+trace_tokens: 32
 retry_failed: false
 rerun: false
 calibrated: refuse
@@ -64,7 +99,6 @@ output: results/runs
 model: {revision: null, dtype: auto, attention: sdpa, device: auto, chat: null, template: {}, remove: [],
   trust_remote_code: false, tokenizer: {}, shape: {}, outline: {}}
 data: {root: null, limit: null, half: null, seed: 0, tokens: 2048, load: {}, label: null, datasets: {}}
-timing: {warmup: 5, paired: true, keep_1: true, cpu_share: 0.9, per_dataset: null, every: 1}
 facts: {task: null, language: en, records: null, chat: true, first_line: false, stop_at_newline: false,
   continues: null, truncate: true, groups: []}
 Baseline: {repeats: 1}
