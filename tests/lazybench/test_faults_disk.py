@@ -41,7 +41,7 @@ def test_a_full_disk_costs_only_the_record_that_is_written(run, tmp_path, size):
         subprocess.run(["mount", "-o", "remount,size=10m", str(small)], check=True)
         code, out, _ = run(*MANY, output="small/runs")
         assert code == 0
-        assert ("records are done" in out) == bool(written)
+        assert ("are answered" in out) == bool(written)
         records = rows(folders(small / "runs")[0])
         assert len({(row["dataset"], row["_id"]) for row in records}) == len(records) == 18
         assert records[: len(written)] == written

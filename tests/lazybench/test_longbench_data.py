@@ -175,7 +175,7 @@ def test_bad_records_stop_a_run_before_anything_is_written_and_ids_are_never_pat
     ids = ["../../x", "/etc/x", "..", "con\nfig", "<b>", "x" * 300, "\u0000"]
     root = folder(tmp_path / "records", lines(*(ROW | {"_id": name} for name in ids)))
     words = ("method=baseline", "task=qasper", "data=longbench", f"data.root={root}", "data.limit=null")
-    words += "timing.per_dataset=0"
+    words += ("timing.per_dataset=0",)
     content = (root / "qasper.jsonl").read_bytes()
     folder(root, content + b"{")
     code, _, err = run(*words)

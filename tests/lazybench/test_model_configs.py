@@ -38,12 +38,12 @@ def test_a_model_of_each_outline_goes_the_whole_way(lazybench, tokenizer_folder,
     small = SMALL | {"head_dim": heads} | SIZES.get(name, {})
     sizes = [f"++model.outline.{key}={value}" for key, value in small.items()]
     method = "static_pruning" if name in HYBRIDS else "lazyllm"
-    paired = "timing.paired=" + ("true" if name in HYBRIDS else "false")
+    timed = f"timing.per_dataset={int(name in HYBRIDS)}"
     words = (f"model={name}", f"method=baseline,{method}", *sizes, "model.shape=${model.outline}", "task=2wikimqa")
     paths = (f"model.path={tokenizer_folder}", f"output={tmp_path}", "timing.warmup=0")
     tokens = max(512, 5 * outline.get("sliding_window", 0) // 4)  # a prompt that no window holds
     code, _, err = lazybench(
-        *("run", "-m", *words, *paths, "model.dtype=float32", paired, "timing.cpu_share=0"),
+        *("run", "-m", *words, *paths, "model.dtype=float32", timed),
         *("trace=true", "data.limit=1", f"data.tokens={tokens}"),
     )
     assert code == 0, err

@@ -23,7 +23,7 @@ FILES = {
     "data/my_records": DATA,
     "model/own": "# A model of mine.\nname: own\npath: weights\nlimit: 300\ndtype: float32\n",
 }
-QUICK = ("timing.warmup=0", "timing.cpu_share=0", "timing.paired=false")
+QUICK = ("timing.per_dataset=0",)
 
 
 def write_records(root, datasets):

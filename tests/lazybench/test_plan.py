@@ -8,7 +8,7 @@ from support import LAZY, folders
 from lazybench.data import facts
 from lazybench.jobs import plan as planning
 
-QUICK = "timing.per_dataset=0"
+QUICK = ("timing.per_dataset=0",)
 
 
 def cells(out: str) -> list[list[str]]:
@@ -45,19 +45,24 @@ def test_a_plan_runs_nothing_and_knows_what_is_done(run, plan, tmp_path):
     assert [row[-3] for row in cells(plan(*LAZY, *QUICK, "task=hotpotqa", "shard=1/2,2/2"))] == ["1/1", "0/1"]
     assert cells(plan(*LAZY, *QUICK, "rerun=true"))[0][-3] == "0/2"
     for folder in folders(tmp_path / "runs"):
-        folder.rename(folder.with_name(folder.name[::-1]))  # as another machine's, so that it would begin anew
+        folder.rename(folder.with_name(folder.name[::-1]))  # as of another model, so that it would begin anew
     assert cells(plan(*LAZY, *QUICK))[0][-3] == "0/2"
 
 
 def test_the_length_of_prompts_is_that_of_their_tokens(plan, monkeypatch):
     monkeypatch.setattr(planning, "a100_pace", lambda *_: planning.Pace(36, 0, 0))
     monkeypatch.setattr(planning, "unmodified_operations", lambda model, lengths: sum(lengths))
-    words = ("method=baseline", "data.limit=2", "data.tokens=2000", "model.limit=4000", *QUICK)
-    hours = float(cells(plan(*words))[0][-2])
-    # By tokens as English has them: the tiny model has one a letter. A pass that is not timed comes before each.
-    assert 4 * 300 < 100 * hours < 4 * 2000
-    warmed = float(cells(plan(*words, "timing.warmup=2"))[0][-2])
-    assert warmed == pytest.approx(1.5 * hours, rel=0.02)  # two rounds of one of the two records
+
+    def hours(*words: str) -> float:
+        sizes = ("method=baseline", "data.limit=2", "data.tokens=2000", "model.limit=4000")
+        return float(cells(plan(*sizes, *words))[0][-2])
+
+    # By tokens as English has them: the tiny model has one a letter.
+    assert 2 * 300 < 100 * hours(*QUICK) < 2 * 2000
+    # Each record is timed twice, and a pass that is not timed comes before each.
+    assert hours("timing.warmup=0") == pytest.approx(5 * hours(*QUICK), rel=0.02)
+    # Two rounds of one of the two records.
+    assert hours("timing.warmup=2") == pytest.approx(6 * hours(*QUICK), rel=0.02)
 
 
 def test_memory_is_that_of_the_prompts(lazybench, offline):
@@ -76,9 +81,9 @@ def test_a_plan_of_a_7b_model(plan):
     )
     words = (f"+model.shape={shape}", "model.limit=1500", "model.dtype=bfloat16", "task=gov_report", "data.limit=50")
     (row,) = cells(plan(*LAZY, *words))
-    # Of 50 answers of 512 tokens 12 are timed, of the method and of the unmodified model, at 29 ms a token; the others
-    # take some 1 ms a token in batches. 13.5 GB of weights and half a megabyte a token of cache.
-    assert 0.1 <= float(row[-2]) < 0.2
+    # Of 50 answers of 512 tokens 12 are timed, of the method once and of the unmodified model twice, at 29 ms a token;
+    # in batches all take some 1 ms a token. 13.5 GB of weights and half a megabyte a token of cache.
+    assert 0.15 <= float(row[-2]) < 0.25
     assert 14 < float(row[-1]) < 17
 
 
