@@ -106,7 +106,7 @@ def test_a_ranking_of_ones_own_takes_fifteen_lines(run, folder):
 
 
 def test_a_term_of_the_ranking_is_run(run, folder):
-    words = ("--config-dir", ".", "method=lazyllm", "method.schedule=[1:0.6]", "timing.paired=false")
+    words = ("--config-dir", ".", "method=lazyllm", "method.schedule=[1:0.6]", "timing.per_dataset=0")
     code, _, err = run(*words, "method.ranking={_target_:fading.Fading,fade:0.3}")
     assert code == 0, err
     (written,) = folders(folder / "runs")
