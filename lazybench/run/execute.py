@@ -118,9 +118,8 @@ def _complete(job: Job, folder: RunFolder, model: PreTrainedModel, described: Ma
         path = job.unmodified_path(described, source["device"])
         unmodified = Unmodified(path, batches, config.trace_tokens if config.trace else 0)
         _answer(folder, Answering(job, model, batches, unmodified, source))
-        _write_scores(job, folder)
+        _scores(job, folder)  # before the times
         _time(job, folder, model, source)
-        _write_scores(job, folder)
 
 
 def _answer(folder: RunFolder, answering: Answering) -> None:
@@ -169,18 +168,16 @@ def _time(job: Job, folder: RunFolder, model: PreTrainedModel, source: Mapping[s
     timing.time(questions, lambda question: question.prompt.record.key not in left, retries, times.add)
 
 
-def _write_scores(job: Job, folder: RunFolder) -> None:
-    """Write the scores of a run once all its records are answered."""
-    rows = folder.rows(PREDICTIONS)
-    if rows.keys() >= {*job.keys}:
-        folder.write_scores(_scores(job, folder, rows))
-
-
-def _scores(job: Job, folder: RunFolder, rows: Rows) -> dict[str, Any]:
-    times = folder.rows(TIMES)
-    return {"data": data_label(job.config.data)} | summarise(
-        [rows[key] for key in job.keys], job.facts, times=[times[key] for key in job.keys if key in times]
-    )
+def _scores(job: Job, folder: RunFolder) -> dict[str, Any] | None:
+    """Write and return the scores of a run once all its records are answered; None before."""
+    rows, times = folder.rows(PREDICTIONS), folder.rows(TIMES)
+    if not rows.keys() >= {*job.keys}:
+        return None
+    own_times = [times[key] for key in job.keys if key in times]
+    scores = {"data": data_label(job.config.data)}
+    scores |= summarise([rows[key] for key in job.keys], job.facts, times=own_times)
+    folder.write_scores(scores)
+    return scores
 
 
 def _example(job: Job, rows: Rows) -> str:
@@ -198,12 +195,11 @@ def _example(job: Job, rows: Rows) -> str:
 
 
 def _report(job: Job, folder: RunFolder, explained: bool) -> None:
-    rows = folder.rows(PREDICTIONS)
-    if missing := len({*job.keys} - rows.keys()):
-        done = len(job.keys) - missing
+    rows, scores = folder.rows(PREDICTIONS), _scores(job, folder)
+    if scores is None:
+        done = len(rows.keys() & {*job.keys})
         print(f"\nshard {job.config.shard} is done; the run has {done} of {len(job.keys)} records: {folder.path}")
         return
-    scores = _scores(job, folder, rows)
     if explained:
         print(f"\n{_example(job, rows)}".rstrip())
     print(f"\n{scores_table(scores)}\n")

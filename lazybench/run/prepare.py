@@ -69,7 +69,7 @@ class Job:
         return self.spread(self.config.timing.per_dataset)
 
     def spread(self, per_dataset: int | None) -> list[Record]:
-        """Return the records of this job's shard among `per_dataset` evenly spread ones of each dataset; None is all."""
+        """Return this job's records among `per_dataset` evenly spread ones of each dataset; None means all."""
         chosen = set()
         for name in self.datasets:
             keys = [key for key in self.keys if key[0] == name]

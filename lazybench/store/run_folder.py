@@ -104,8 +104,11 @@ class RunFolder:
             return self.path.rename(next(path for path in names if not path.exists()))
 
     def write_scores(self, scores: Mapping[str, Any]) -> None:
-        """Write the means of a run whose records are all answered."""
-        replace(self.path / SCORES, json.dumps(scores, indent=2) + "\n")
+        """Write the means of a run whose records are all answered, unless they are there."""
+        path, text = self.path / SCORES, json.dumps(scores, indent=2) + "\n"
+        if path.exists() and path.read_text("utf-8") == text:
+            return
+        replace(path, text)
         _remove(self.path.glob(f"{Path(FAILURE).stem}*.txt"))  # of shards whose records others have run
 
     def _lock(self, shard: Shard | None) -> Path:

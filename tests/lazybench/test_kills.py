@@ -1,5 +1,6 @@
 """Runs that are killed with SIGKILL and started again: every record once, and the answers of an undisturbed run."""
 
+import json
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def words(tiny_model):
     """A run with traces."""
-    small = "model.name=tiny model.chat=null model.limit=900 data.tokens=512 timing.per_dataset=0"
+    small = "model.name=tiny model.chat=null model.limit=900 data.tokens=512 timing.warmup=0 timing.per_dataset=1"
     return ["run", f"model.path={tiny_model}", *small.split(), "task=2wikimqa", "method.schedule=[1:0.6]", "trace=true"]
 
 
@@ -41,15 +42,19 @@ def serve(words, tmp_path):
     return call
 
 
-def answers(output: Path) -> list[tuple[str, str, str, float]]:
-    """Dataset, id, prediction and score of each record."""
+def answers(output: Path) -> dict[tuple[str, str], tuple[str, float]]:
+    """Prediction and score of each record, which is once in all files of its run, as are its trace and its times."""
     (folder,) = (folder for folder in folders(output) if not folder.name.startswith("."))
-    names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
-    assert names == {"config.yaml", "environment.json", "predictions.jsonl", "traces.jsonl", "scores.json"}
-    records = rows(folder)
-    assert len({(row["dataset"], row["_id"]) for row in records}) == len(records)
-    assert len((folder / "traces.jsonl").read_text().splitlines()) == len(records)
-    return [(row["dataset"], row["_id"], row["prediction"], row["score"]) for row in records]
+    keys = {}
+    for name in ("predictions", "traces", "times"):
+        lines = [line for path in folder.glob(f"{name}*.jsonl") for line in path.read_text().splitlines()]
+        written = [json.loads(line) for line in lines]
+        keys[name] = {(row["dataset"], row["_id"]): (row.get("prediction"), row.get("score")) for row in written}
+        assert len(keys[name]) == len(written)
+    assert keys["traces"].keys() == keys["predictions"].keys() > keys["times"].keys()
+    assert len(keys["times"]) == 1
+    assert (folder / "scores.json").exists()
+    return keys["predictions"]
 
 
 def test_a_shard_killed_at_every_write(calm, serve, tmp_path):
@@ -60,9 +65,9 @@ def test_a_shard_killed_at_every_write(calm, serve, tmp_path):
 
 
 def test_a_rerun_killed_at_every_third_write(calm, serve, tmp_path):
-    assert calm(tmp_path / "runs", "data.limit=1") == 0
+    assert calm(tmp_path / "runs", "data.limit=2") == 0
     before = answers(tmp_path / "runs")
-    assert serve(3, tmp_path / "runs", "data.limit=1", "rerun=true") > 4
+    assert serve(3, tmp_path / "runs", "data.limit=2", "rerun=true") > 4
     assert answers(tmp_path / "runs") == before
     kept = [folder for folder in folders(tmp_path / "runs") if folder.name.startswith(".")]
-    assert all(len(rows(folder)) == 1 for folder in kept)
+    assert all(len(rows(folder)) == 2 for folder in kept)

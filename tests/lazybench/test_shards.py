@@ -7,25 +7,24 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from lazybench.run.record_runner import RecordRunner
 from marks import slow
-from support import LAZY, folders, rows
+from support import LAZY, folders
 
 from lazybench.config import Shard
 from lazybench.errors import LazyBenchError
 from lazybench.methods.baseline import Baseline
+from lazybench.store.journal import Journal
 from lazybench.store.run_folder import RunFolder
 
 TASK = ("task=multidoc_qa", "data.limit=2", "timing.per_dataset=0")
-FILES = ["config.yaml", "environment.json", "predictions.jsonl", "scores.json"]
 
 
-def answers(folder: Path) -> list[tuple[str, str, str]]:
-    return [(row["dataset"], row["_id"], row["prediction"]) for row in rows(folder)]
-
-
-def files(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+def answers(folder: Path) -> dict[tuple[str, str], str]:
+    """The predictions of a run's files, in which each record is once."""
+    lines = [line for path in folder.glob("predictions*.jsonl") for line in path.read_text().splitlines()]
+    by_key = {(row["dataset"], row["_id"]): row["prediction"] for row in map(json.loads, lines)}
+    assert len(by_key) == len(lines)
+    return by_key
 
 
 @given(st.integers(1, 40), st.integers(0, 100))
@@ -45,7 +44,6 @@ def test_shards_give_the_run_that_one_job_gives(run, tmp_path):
     (shared,) = folders(tmp_path / "shared")
     assert shared.name == single.name
     assert answers(shared) == answers(single)
-    assert files(shared) == FILES
     known = {"records", "failed", "score"}
     scores, others = (json.loads((folder / "scores.json").read_text())["datasets"] for folder in (shared, single))
     assert all(scores[name][key] == other[key] for name, other in others.items() for key in known)
@@ -66,64 +64,56 @@ def test_one_process_to_a_run_and_one_to_a_shard(run, tmp_path):
     assert run(*LAZY, *TASK, "shard=2/2")[0] == 0
 
 
-@pytest.mark.slow
-def test_what_a_kill_leaves_at_the_end_is_mended(run, tmp_path):
+def test_a_shard_times_its_own_records(run, tmp_path):
+    timed = [word for word in TASK if "per_dataset" not in word]
     for shard in ("1/2", "2/2"):
-        run(*LAZY, *TASK, f"shard={shard}")
+        code, _, err = run(*LAZY, *timed, "timing.per_dataset=1", "timing.warmup=0", f"shard={shard}")
+        assert code == 0, err
     (folder,) = folders(tmp_path / "runs")
-    merged = (folder / "predictions.jsonl").read_text()
-    part = folder / "predictions-1of2.jsonl"
-    # Killed between the merge and the end of the parts, or before the scores.
-    for kill in (lambda: part.write_text(merged.splitlines(keepends=True)[0]), (folder / "scores.json").unlink):
-        kill()
-        code, out, _ = run(*LAZY, *TASK, "shard=1/2")
-        assert code == 0
-        assert "nothing to do" not in out
-        assert files(folder) == FILES
-        assert (folder / "predictions.jsonl").read_text() == merged
+    assert sorted(name for name, _ in RunFolder(folder).rows("times.jsonl")) == ["2wikimqa", "hotpotqa", "musique"]
+    assert json.loads((folder / "scores.json").read_text())["datasets"]["musique"]["ttft_speedup"] is not None
 
 
 @pytest.fixture
-def passes(monkeypatch):
-    """Counts the rows that are made, and marks each with its number; `stop_at` ends the run before that one."""
+def numbered(monkeypatch):
+    """Marks each row that is made with its number; `stop_at` ends the run before that one."""
 
-    class Passes:
+    class Numbered:
         made = 0
         stop_at: int | None = None
 
-    timed_row, counted = RecordRunner.timed_row, Passes()
+    counted, add = Numbered(), Journal.add
 
-    def marked(self, *args, **kwargs):
-        if counted.made == counted.stop_at:
-            raise LazyBenchError("stopped")
-        counted.made += 1
-        return timed_row(self, *args, **kwargs) | {"length": counted.made}
+    def marked(self, row):
+        if "prediction" in row:
+            if counted.made == counted.stop_at:
+                raise LazyBenchError("stopped")
+            counted.made += 1
+            row = row | {"length": counted.made}
+        add(self, row)
 
-    monkeypatch.setattr(RecordRunner, "timed_row", marked)
+    monkeypatch.setattr(Journal, "add", marked)
     return counted
 
 
 def marks(folder: Path) -> list[int]:
-    return [row["length"] for row in rows(folder)]
+    return sorted(row["length"] for row in RunFolder(folder).rows("predictions.jsonl").values())
 
 
 @pytest.mark.slow
-def test_a_rerun_is_a_new_folder_and_keeps_the_finished_run(run, lazybench, undrawn, tmp_path, passes):
+def test_a_rerun_is_a_new_folder_and_keeps_the_finished_run(run, lazybench, undrawn, tmp_path, numbered):
     run(*LAZY, *TASK)
     (folder,) = folders(tmp_path / "runs")
-    passes.stop_at = 8
+    numbered.stop_at = 8
     assert run(*LAZY, *TASK, "rerun=true")[0] == 2
     kept = folder.with_name(f".{folder.name}-1")
     assert marks(kept) == [1, 2, 3, 4, 5, 6]
-    assert files(kept) == FILES
     assert marks(folder) == [7, 8]
-    passes.stop_at = None
-    _, out, _ = run(*LAZY, *TASK, "rerun=true")  # it goes on
-    assert "2 of 6 records are done" in out
+    numbered.stop_at = None
+    _, out, _ = run(*LAZY, *TASK, "rerun=true")  # it continues
+    assert "2 of 6 are answered" in out
     assert marks(folder) == [7, 8, 9, 10, 11, 12]
     assert "finished earlier" in run(*LAZY, *TASK)[1]
-    predictions = folder / "predictions.jsonl"
-    predictions.write_text("garbage\n" + predictions.read_text())  # damaged, it runs anew
     assert run(*LAZY, *TASK, "rerun=true")[0] == 0
     assert marks(folder) == [13, 14, 15, 16, 17, 18]
     assert folder.with_name(f".{folder.name}-2").exists()
@@ -132,14 +122,13 @@ def test_a_rerun_is_a_new_folder_and_keeps_the_finished_run(run, lazybench, undr
 
 
 @pytest.mark.slow
-def test_shards_run_anew_together(run, tmp_path, passes):
+def test_shards_run_again_together(run, tmp_path, numbered):
     run(*LAZY, *TASK)
     (folder,) = folders(tmp_path / "runs")
     for shard in ("1/2", "2/2"):
         code, _, err = run(*LAZY, *TASK, f"shard={shard}", "rerun=true")
         assert code == 0, err
-    assert marks(folder) == [7, 10, 8, 11, 9, 12]
-    assert files(folder) == FILES
+    assert marks(folder) == [7, 8, 9, 10, 11, 12]
     assert not folder.with_name(f".{folder.name}-2").exists()
 
 
@@ -157,14 +146,11 @@ def test_failed_records_are_run_again_where_asked_for(run, tmp_path, monkeypatch
         for shard in first:
             assert run(*words, f"shard={shard}")[0] == 0
     (folder,) = folders(tmp_path / "runs")
-    assert any(row.get("error") for row in RunFolder(folder).done().values())
-    with monkeypatch.context() as patch:  # stopped right before its end
-        patch.setattr(RunFolder, "finish", lambda *_: (_ for _ in ()).throw(LazyBenchError("stopped")))
-        assert run(*words, f"shard={then[0]}", "retry_failed=true")[0] == 2
-    assert not (folder / "scores.json").exists()
+    assert any(row.get("error") for row in RunFolder(folder).rows("predictions.jsonl").values())
     for shard in then:
         assert run(*words, f"shard={shard}", "retry_failed=true")[0] == 0
-    assert len(rows(folder)) == 6
-    assert not any(row.get("error") for row in rows(folder))
+    by_key = RunFolder(folder).rows("predictions.jsonl")
+    assert len(by_key) == 6
+    assert not any(row.get("error") for row in by_key.values())
     assert json.loads((folder / "scores.json").read_text())["tasks"]["multidoc_qa"]["failed"] == 0
     assert "nothing to do" in run(*words, "retry_failed=true")[1]

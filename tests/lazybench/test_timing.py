@@ -1,84 +1,41 @@
-"""Disturbed passes: detected by CPU time, taken again, marked, left out of speedups."""
+"""Times: what a trial covers, the order of trials, records that are timed again, and timing runs of several methods."""
 
 import json
-import math
 import time
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
-import pandas as pd
 import peers
 import pytest
-import torch
-from marks import slow
-from support import LAZY, folders, rows
+from support import FINISHED, LAZY, folders, one_line, rows
 
-from lazybench.methods import OnEngine, Output
+from lazybench.config import TimingConfig
+from lazybench.methods import OnEngine
 from lazybench.methods.baseline import Baseline
-from lazybench.model.decoding import Decoder
+from lazybench.model.decoding import Question, Stops
 from lazybench.run import timing
-from lazybench.run.timing import Pass, timed, undisturbed
+from lazybench.run.prepare import Job
+from lazybench.run.timing import Timing, Trial, trial
 from lazybench.store.journal import read_rows
 
-QUIET = Pass(Output([1, 2, 3], 1.0), times_s=[1.0, 1.5, 3.0], ttft_cpu_s=1.0, generation_cpu_s=3.0)
-LATE = replace(QUIET, generation_cpu_s=2.6)  # 0.87 of the whole
-EARLY = replace(QUIET, ttft_cpu_s=0.8)  # 0.8 up to the first token, 1.0 of the whole
-BASELINE = ("method=baseline",)
-CPU = torch.device("cpu")
+QUICK = ("data.limit=3", "timing.warmup=0")
 
 
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-
-
-def on(device):
-    """A decoder on a device, for passes that are made up."""
-    return Decoder(SimpleNamespace(device=device), max_new_tokens=1)
-
-
-@pytest.mark.parametrize(
-    ("passes", "retaken", "disturbed"),
-    [
-        ([QUIET], 0, False),
-        ([replace(QUIET, ttft_cpu_s=0.9, generation_cpu_s=2.7)], 0, False),
-        ([LATE, QUIET], 1, False),
-        ([EARLY, LATE, LATE, QUIET], 3, False),
-        ([EARLY, LATE, LATE, EARLY], 3, True),
-    ],
-)
-def test_a_disturbed_pass_is_taken_again_three_times_at_most(monkeypatch, passes, retaken, disturbed):
-    left = list(passes)
-    monkeypatch.setattr(timing, "timed", lambda *_: left.pop(0))
-    done = undisturbed(Baseline("baseline"), None, on(CPU), 0, 0.9)
-    assert not left
-    assert (done.retaken, done.disturbed) == (retaken, disturbed)
-    assert replace(done, retaken=0, disturbed=False) == passes[-1]
-
-
-def test_a_decode_step_leaves_prefilling_out():
-    assert QUIET.decode_step_s == 1
-    assert replace(QUIET, times_s=[1.0]).decode_step_s is None
-
-
-def test_the_share_is_of_all_threads(monkeypatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    busy = replace(QUIET, ttft_cpu_s=2.0, generation_cpu_s=6.0)
-    assert busy.cpu_share == 1
-    assert QUIET.cpu_share == 0.5
+def question(seed=0, tokens=2):
+    return Question(peers.prompt_of(peers.random_ids(seed, 9), record_id=str(seed)), Stops(tokens))
 
 
 def test_what_a_session_takes_is_in_no_time():
     class Slow(Baseline):
         @contextmanager
-        def session(self, prompt, decode):
+        def session(self, prompts, decode):
             time.sleep(1)
             yield
             time.sleep(1)
 
-    done = timed(Slow("slow"), peers.prompt_of(peers.random_ids(0, 9)), Decoder(peers.build(0), max_new_tokens=2), 0)
-    assert done.generation_s < 1
+    assert trial(Slow("slow"), peers.build(0), question()).generation_s < 1
 
 
 def test_work_on_the_prompt_is_in_the_time_of_the_first_token():
@@ -86,80 +43,209 @@ def test_work_on_the_prompt_is_in_the_time_of_the_first_token():
         def protected(self, prompts):
             time.sleep(0.5)
 
-    prompt, decode = peers.prompt_of(peers.random_ids(0, 9)), Decoder(peers.build(0), max_new_tokens=2)
-    assert timed(Protecting("protecting"), prompt, decode, 0).ttft_s > 0.5
+    assert trial(Protecting("protecting"), peers.build(0), question()).ttft_s > 0.5
 
 
-def test_a_run_marks_and_counts_what_stays_disturbed(run, tmp_path, monkeypatch):
-    clock = time.perf_counter
-    timing.tell_retaken.cache_clear()  # a test before this one may have been disturbed, too
-    monkeypatch.setattr("lazybench.model.decoding.time.process_time", lambda: 0.5 * clock())
-    code, out, err = run(*LAZY, "timing.cpu_share=0.9", "data.limit=1", "timing.warmup=2")
-    assert code == 0, err
-    assert "warm-up: 100%" in err
-    assert "4/4" in err  # two rounds of two passes
+def test_a_decode_step_leaves_prefill_out():
+    model = peers.build(0)
+    several, single = (trial(Baseline("baseline"), model, question(tokens=count)) for count in (5, 1))
+    assert several.decode_step_s == pytest.approx((several.generation_s - several.ttft_s) / 4)
+    assert (several.new_tokens, single.new_tokens, single.decode_step_s) == (5, 1, None)
+    assert single.ttft_s == single.generation_s > 0
+
+
+@pytest.fixture
+def drifting(monkeypatch):
+    """Make up times: each of these factors slows the unmodified model's last trial of a record; the rest are 1."""
+
+    def call(factors):
+        taken, left = [], list(factors)
+
+        def made_up(method, model, question):
+            taken.append((method.name, question.prompt.record.id, question.seed))
+            is_last = Counter(taken)[taken[-1]] % 2 == 0 and method.name == "baseline"
+            factor = left.pop(0) if is_last else 1.0
+            return Trial(factor, 2 * factor, 0.5 * factor, 3)
+
+        monkeypatch.setattr(timing, "trial", made_up)
+        return taken
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("factors", "retries", "noisy"),
+    [
+        ([1.0] * 8, [0] * 8, []),
+        ([1.09, 0.92, 1.1, *[1.0] * 5], [0] * 8, []),
+        ([1.2, 1.0, 0.8, 1.0, *[1.0] * 6], [1, 1, *[0] * 6], []),
+        # Two of eight may be timed again; after that times stay, marked.
+        ([1.2, 1.2, 1.2, 1.0, 1.2, *[1.0] * 4, 1.2], [1, 1, *[0] * 6], [0, 2, 7]),
+    ],
+)
+def test_records_whose_times_disagree_are_timed_again_within_limits(drifting, factors, retries, noisy):
+    taken, written = drifting(factors), []
+    methods = {"one/1": peers_method("one"), "two/2": peers_method("two", repeats=3)}
+    questions = [question(seed) for seed in range(8)]
+    Timing(peers.build(0), methods, {"device": "here"}, warmup=0).time(questions, lambda _: False, 0, written.append)
+    assert [row["retries"] for row in written] == retries
+    assert [number for number, row in enumerate(written) if row["noisy"]] == noisy
+    assert len(taken) == 4 * (8 + sum(retries))
+    for number, row in enumerate(written):
+        assert row["device"] == "here"
+        assert {name: len(own) for name, own in row["trials"].items()} == {"unmodified": 2, "one/1": 1, "two/2": 1}
+        own = [name for name, record, _ in taken if record == str(number)]
+        assert (own[0], own[-1]) == ("baseline", "baseline")
+    assert [seed for name, _, seed in taken if name == "two"][-1] == 7 % 3  # the seeds take turns
+    first = [name for name, *_ in taken[1::4]]
+    assert {"one", "two"} == {*first}  # the order is shuffled
+
+
+def peers_method(name, repeats=1):
+    return Baseline(name, repeats=repeats)
+
+
+def test_retries_of_earlier_starts_count(drifting):
+    drifting([1.2] * 8)
+    written = []
+    questions = [question(seed) for seed in range(8)]
+    is_done = lambda each: each.prompt.record.id < "4"  # noqa: E731
+    Timing(peers.build(0), {}, {}, warmup=0).time(questions, is_done, 1, written.append)
+    assert [row["_id"] for row in written] == ["4", "5", "6", "7"]
+    assert [row["retries"] for row in written] == [1, 0, 0, 0]
+    assert all(row["noisy"] for row in written)
+
+
+def test_answers_come_first_and_times_do_not_answer_again(run, tmp_path, monkeypatch):
+    assert run(*LAZY, *QUICK, "timing.per_dataset=0")[0] == 0
     (folder,) = folders(tmp_path / "runs")
-    (row,) = rows(folder)
-    assert row["disturbed"] is True
-    assert row["retaken"] == 2 * 3  # the unmodified model's and the method's own
-    assert row["generation_cpu_s"] == pytest.approx(0.5 * row["generation_s"], rel=0.1)
-    numbers = json.loads((folder / "scores.json").read_text())["datasets"]["2wikimqa"]
-    assert (numbers["records"], numbers["disturbed"]) == (1, 1)
-    assert numbers["ttft_speedup"] is None
-    assert numbers["score"] == 100 * row["score"]
-    assert out.count("timing.cpu_share=0 takes every pass as it is") == 1
-    assert out.index("taken again, up to 3 times each") < out.index("disturbed 1 records, which are in no speedup")
-
-
-@pytest.mark.parametrize(("method", "names"), [(LAZY, ["baseline", "lazyllm"]), (BASELINE, ["keep_1", "baseline"])])
-def test_what_is_compared_is_timed_side_by_side_in_alternating_order(run, tmp_path, monkeypatch, method, names):
-    taken = []
-    monkeypatch.setattr(timing, "timed", lambda method, *rest: (taken.append(method.name), timed(method, *rest))[1])
-    code, _, err = run(*method, "data.limit=3", "timing.warmup=0")
+    before = (folder / "predictions.jsonl").read_bytes()
+    assert read_rows(folder, "times.jsonl") == {}
+    monkeypatch.setattr("lazybench.run.batches.Batches.answer", lambda *_: pytest.fail("answered again"))
+    code, _, err = run(*LAZY, *QUICK, "timing.per_dataset=2")
     assert code == 0, err
-    assert taken == [*names, *names[::-1], *names]
+    assert folders(tmp_path / "runs") == [folder]
+    assert (folder / "predictions.jsonl").read_bytes() == before
+    times = read_rows(folder, "times.jsonl")
+    assert len(times) == 2
+    assert times.keys() < {(row["dataset"], row["_id"]) for row in rows(folder)}
+    for row in times.values():
+        assert {name: len(own) for name, own in row["trials"].items()} == {"unmodified": 2, f"lazyllm/{folder.name}": 1}
+        assert row["device"] == rows(folder)[0]["device"]
+        assert row["threads"] >= 1
+    scores = json.loads((folder / "scores.json").read_text())["datasets"]["2wikimqa"]
+    means = [
+        sum(mean["ttft_s"] for row in times.values() for mean in row["trials"][name]) / count
+        for name, count in (("unmodified", 4), (f"lazyllm/{folder.name}", 2))
+    ]
+    assert scores["ttft_speedup"] == pytest.approx(means[0] / means[1], rel=1e-4)
+    assert "nothing to do" in run(*LAZY, *QUICK, "timing.per_dataset=2")[1]
+
+
+def test_a_run_stopped_while_it_times_has_its_answers_and_continues(run, tmp_path, monkeypatch):
+    left = [4]  # trials; a record has three
+
+    def interrupted(*words):
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        return trial(*words)
+
+    monkeypatch.setattr(timing, "trial", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(*LAZY, *QUICK)
     (folder,) = folders(tmp_path / "runs")
-    for row in rows(folder):
-        for whose in ["", "baseline_"] + ["keep_1_"] * (method == BASELINE):
-            steps = row["baseline_new_tokens" if whose else "new_tokens"] - 1
-            step = (row[f"{whose}generation_s"] - row[f"{whose}ttft_s"]) / steps
-            assert row[f"{whose}decode_step_s"] == pytest.approx(step)
-        if method == BASELINE:
-            assert row["ttft_s"] == row["baseline_ttft_s"]
-            assert row["prediction"] == row["baseline_prediction"]
-            assert row["prompt_computed"] == 1.0
-    speedup = json.loads((folder / "scores.json").read_text())["tasks"]["multidoc_qa"]["ttft_speedup"]
-    assert (speedup == 1.0) == (method == BASELINE)
+    assert len(rows(folder)) == 3
+    assert json.loads((folder / "scores.json").read_text())["datasets"]["2wikimqa"]["records"] == 3
+    assert len(read_rows(folder, "times.jsonl")) == 1
+    monkeypatch.setattr(timing, "trial", trial)
+    assert run(*LAZY, *QUICK)[0] == 0
+    assert len((folder / "times.jsonl").read_text().splitlines()) == 3
 
 
-@pytest.mark.parametrize(("method", "part", "count"), [(LAZY, "computed", 3), slow(BASELINE, "attention", 2)])
-def test_records_that_are_not_timed_are_scored_and_compared(run, tmp_path, method, part, count):
-    code, _, err = run(*method, "timing.per_dataset=2", "data.limit=3", "timing.warmup=0", "trace=true")
+@pytest.fixture
+def timed(lazybench, run, finished, tmp_path):
+    """Finish runs of four methods, and time them; returns a function of words for `time`, and the runs' names."""
+    for words in (("method=baseline",), ("method=random_drop", "method.repeats=2"), ("method=static_pruning",)):
+        assert run(*words, *FINISHED[2:], "timing.per_dataset=0")[0] == 0
+    names = {f"{folder.parent.name}/{folder.name}" for folder in folders(tmp_path / "runs")}
+
+    def call(*words):
+        return lazybench("time", f"runs={tmp_path / 'runs'}", "warmup=0", *words)
+
+    return call, names
+
+
+def timing_runs(tmp_path):
+    return sorted((tmp_path / "runs" / "tiny" / "sample" / "times").glob("*"))
+
+
+def test_all_runs_of_a_model_are_timed_side_by_side(timed, tmp_path, monkeypatch):
+    call, names = timed
+    code, out, err = call("records=4")
     assert code == 0, err
-    (folder,) = folders(tmp_path / "runs")
-    answered, traces = rows(folder), read_rows(folder, "traces.jsonl")
-    assert [row["ttft_s"] is not None for row in answered] == [True, True, False]
-    assert [row["baseline_ttft_s"] is not None for row in answered] == [True, True, False]
-    assert [part in traces["2wikimqa", row["_id"]] for row in answered] == [True, True, count == 3]
-    assert all("kl" in trace for trace in traces.values())
-    for row in answered:
-        assert (row["score"] is None, row["prediction"] is None, row["prompt_computed"] is None) == (False,) * 3
-    numbers = json.loads((folder / "scores.json").read_text())["datasets"]["2wikimqa"]
-    timed = [row for row in answered if row["ttft_s"] is not None]
-    before, after = (sum(row[key] for row in timed) for key in ("baseline_ttft_s", "ttft_s"))
-    assert numbers["records"] == 3
-    assert numbers["ttft_speedup"] == pytest.approx(before / after, rel=1e-6)
-    assert numbers["score"] == pytest.approx(100 * sum(row["score"] for row in answered) / 3)
+    (folder,) = timing_runs(tmp_path)
+    assert {*json.loads((folder / "timing.json").read_text())["runs"]} == names
+    written = [json.loads(line) for line in (folder / "times.jsonl").read_text().splitlines()]
+    assert [row["dataset"] for row in written] == ["hotpotqa", "2wikimqa", "musique", "hotpotqa"]
+    subjects = {"unmodified", "nothing_pruned"} | {name for name in names if not name.startswith("baseline/")}
+    for row in written:
+        assert row["trials"].keys() == subjects
+        assert [len(own) for own in row["trials"].values()].count(2) == 1
+    for title in ("LazyLLM", "static pruning", "random drop"):
+        assert title in out
+    # Again, it has nothing to do; with more records it is another timing run.
+    monkeypatch.setattr(timing, "trial", lambda *_: pytest.fail("timed again"))
+    assert call("records=4")[0] == 0
+    monkeypatch.setattr(timing, "trial", trial)
+    assert call("records=5")[0] == 0
+    assert len(timing_runs(tmp_path)) == 2
 
 
-@pytest.mark.slow
-def test_a_report_compares_with_nothing_pruned_as_the_baselines_run_timed_it(run, tmp_path, report):
-    for method in (LAZY, BASELINE, ("method=random_drop", "method.repeats=1")):
-        assert run(*method, "data.limit=2", "timing.warmup=0")[0] == 0
-    table = pd.read_csv(report() / "table1.csv").set_index("method")["ttft_speedup_over_keep_1"]
-    by_method = {folder.parent.name: rows(folder) for folder in folders(tmp_path / "runs")}
-    ratios = {row["_id"]: row["keep_1_ttft_s"] / row["ttft_s"] for row in by_method["baseline"]}
-    lazy = by_method["lazyllm"]
-    expected = sum(row["baseline_ttft_s"] * ratios[row["_id"]] for row in lazy) / sum(row["ttft_s"] for row in lazy)
-    assert table["lazyllm"] == pytest.approx(expected, rel=1e-4)
-    assert math.isnan(table["random_drop"])  # it does not run on the engine
+def test_a_stopped_timing_run_continues(timed, tmp_path, monkeypatch):
+    call, _ = timed
+    left = [9]
+
+    def interrupted(*words):
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        return trial(*words)
+
+    monkeypatch.setattr(timing, "trial", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        call("records=3")
+    (folder,) = timing_runs(tmp_path)
+    first = (folder / "times.jsonl").read_text()
+    assert first.count("\n") == 1
+    monkeypatch.setattr(timing, "trial", trial)
+    assert call("records=3")[0] == 0
+    assert (folder / "times.jsonl").read_text().startswith(first)
+    assert len(read_rows(folder, "times.jsonl")) == 3
+
+
+def test_runs_that_cannot_be_timed_are_named(lazybench, run, finished, tmp_path, tiny_model):
+    def refused(*words):
+        code, _, err = lazybench("time", f"runs={tmp_path / 'runs'}", *words)
+        return one_line(code, err)
+
+    assert "records=0 must be at least 1" in refused("records=0")
+    weights = tiny_model / "generation_config.json"
+    content = weights.read_text()
+    weights.write_text(content.replace("{", '{"repetition_penalty": 1.1,', 1))
+    try:
+        assert f"{finished}: its code, weights, records or dtype have changed since" in refused()
+    finally:
+        weights.write_text(content)
+    (finished / "predictions.jsonl").write_text("")
+    assert "no finished run there" in refused()
+
+
+@pytest.mark.parametrize(("count", "timed"), [(3, [0, 2, 4]), (7, [*range(7)]), (12, [*range(7)]), (1, [0]), (0, [])])
+def test_timed_records_are_spread_evenly(count, timed):
+    records = [replace(peers.prompt_of(peers.random_ids(0, 1)).record, id=str(number)) for number in range(7)]
+    other = replace(records[0], dataset="other")
+    config = SimpleNamespace(timing=TimingConfig(per_dataset=count), shard=None)
+    job = Job(config, {}, ["one", "other"], Baseline("baseline"), None, [*records, other], {})
+    chosen = [*(records[number] for number in timed), *([other] if count else [])]
+    assert job.timed_records == chosen
