@@ -10,8 +10,8 @@ from lazybench.analysis.console import table
 from lazybench.analysis.labels import setting_of
 from lazybench.cli.arguments import BOTH_FORMS, add_runs, read
 from lazybench.errors import LazyBenchError
-from lazybench.store.journal import PREDICTIONS, read_rows
-from lazybench.store.run_folder import FAILURE, SCORES, RunFolder, read_settings
+from lazybench.store.journal import PREDICTIONS, TIMES, read_rows
+from lazybench.store.run_folder import FAILURE, RunFolder, read_settings
 from lazybench.store.survey import run_folders
 
 STATES = RUNNING, FAILED, STOPPED, DONE = "running", "failed", "stopped", "done"
@@ -50,15 +50,21 @@ def _rows(output: Path) -> Iterator[list[str]]:
 
 
 def _state(folder: Path, settings: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return a run's state, a note, and its finished records and all its records. A killed run counts as stopped."""
+    """Return a run's state, a note, and its answered records and all its records. A killed run counts as stopped."""
     notes = [path.read_text("utf-8") for path in sorted(folder.glob(f"{Path(FAILURE).stem}*.txt"))]
-    state, done, expected = FAILED if notes else STOPPED, "?", sum((settings.get("records_of") or {}).values())
+    counts, per_dataset = settings.get("records_of") or {}, (settings.get("timing") or {}).get("per_dataset")
+    state, done, expected = FAILED if notes else STOPPED, "?", sum(counts.values())
     try:
-        done = str(len(read_rows(folder, PREDICTIONS)))
+        rows, times = read_rows(folder, PREDICTIONS), read_rows(folder, TIMES)
     except LazyBenchError as error:
         notes.append(str(error))
+    else:
+        done, failed = str(len(rows)), sum("error" in row for row in rows.values())
+        to_time = sum(count if per_dataset is None else min(count, per_dataset) for count in counts.values())
+        if not notes and len(rows) >= expected > 0:
+            # A record that cannot be answered is not timed.
+            state = DONE if len(times) >= to_time - failed else STOPPED
+            notes += [f"{len(times)} of {to_time} records timed"] * (state == STOPPED)
     if RunFolder(folder).is_busy:
         state = RUNNING
-    elif not notes and (folder / SCORES).is_file() and int(done) >= expected:
-        state = DONE
     return state, "; ".join(notes), f"{done}/{expected or '?'}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -16,7 +16,9 @@ from lazybench.model.prompts import Prompt
 
 def settings_of(method: Method) -> dict[str, Any]:
     """Return a method's settings as its config has them."""
-    return {"_target_": f"{type(method).__module__}.{type(method).__qualname__}", **asdict(method)}
+    values, given = asdict(method), [field.name for field in fields(method) if field.init]
+    target = f"{type(method).__module__}.{type(method).__qualname__}"
+    return {"_target_": target, **{name: values[name] for name in given}}
 
 
 @dataclass

@@ -84,6 +84,10 @@ def test_several_folders_of_configs(lazybench, mine, tmp_path):
     assert code == 0, err
     (path,) = (tmp_path / "results/runs").rglob("environment.json")
     assert "finished earlier" in lazybench(*json.loads(path.read_text())["command"])[1]
+    code, _, err = lazybench("time", f"--config-dir={mine}", "-cd", "more", "warmup=0")
+    assert code == 0, err
+    (timed,) = map(json.loads, next((tmp_path / "results/runs").rglob("times.jsonl")).read_text().splitlines())
+    assert timed["trials"].keys() == {"unmodified", f"last_tokens/{path.parent.name}"}
 
 
 def test_a_model_given_by_path_alone_is_filed_under_its_own_name(lazybench, tmp_path, tiny_model):

@@ -142,7 +142,7 @@ def test_answers_come_first_and_times_do_not_answer_again(run, tmp_path, monkeyp
     assert "nothing to do" in run(*LAZY, *QUICK, "timing.per_dataset=2")[1]
 
 
-def test_a_run_stopped_while_it_times_has_its_answers_and_continues(run, tmp_path, monkeypatch):
+def test_a_run_stopped_while_it_times_has_its_answers_and_continues(run, lazybench, tmp_path, monkeypatch):
     left = [4]  # trials; a record has three
 
     def interrupted(*words):
@@ -158,6 +158,7 @@ def test_a_run_stopped_while_it_times_has_its_answers_and_continues(run, tmp_pat
     assert len(rows(folder)) == 3
     assert json.loads((folder / "scores.json").read_text())["datasets"]["2wikimqa"]["records"] == 3
     assert len(read_rows(folder, "times.jsonl")) == 1
+    assert "1 of 3 records timed" in lazybench("status", f"runs={tmp_path / 'runs'}")[1]
     monkeypatch.setattr(timing, "trial", trial)
     assert run(*LAZY, *QUICK)[0] == 0
     assert len((folder / "times.jsonl").read_text().splitlines()) == 3
