@@ -177,15 +177,16 @@ def generate(tokenizer, model, context: str, **changes):
     given = []
 
     class Decode:
-        def __call__(self, ids):
-            given.append(tokenizer.decode(ids[0], skip_special_tokens=True))
-            return [5]
+        def __call__(self, prompts):
+            given.extend(tokenizer.decode(ids[0], skip_special_tokens=True) for ids in prompts)
+            return [[5]]
 
     decode = Decode()
     decode.model = model
     method = PromptCompression("prompt_compression", **changes)
     method.prepare(model)
-    return method.generate(prompt, decode, 0), prompt, given[0]
+    (output,) = method.generate([prompt], decode, [0])
+    return output, prompt, given[0]
 
 
 @pytest.mark.parametrize("settings", [{"unit": "sentence"}, {"unit": "token", "windows": "long", "window_tokens": 64}])
