@@ -41,7 +41,7 @@ def answered(run, tmp_path):
         assert len(timed["trials"]) == (1 if name == "baseline" else 2)
         trials = [trial for each in timed["trials"].values() for trial in each]
         assert all(trial["generation_s"] > trial["ttft_s"] > 0 for trial in trials)
-        return [{key: row[key] for key in row.keys() - {"device", "date"}} for row in written]
+        return [{key: row[key] for key in row.keys() - {"device", "commit", "date"}} for row in written]
 
     return call
 
