@@ -10,7 +10,7 @@ from transformers.utils import logging
 import lazyllm
 from lazybench.config import CONF, ModelConfig
 from lazybench.data import load_facts, sample
-from lazybench.model.decoding import Decoder, decoder_for, to_text
+from lazybench.model.decoding import Decoder, Question, question_of, to_text
 from lazybench.model.loading import load_model, load_tokenizer
 from lazybench.model.prompts import PromptBuilder
 
@@ -29,21 +29,23 @@ print(f"A generated text of {prompt.ids.shape[1]} tokens says: {record.answers[0
 print(f"The model is asked: {QUESTION}\n")
 
 
-def run(name: str, decode: Decoder) -> Decoder:
+def run(name: str, question: Question) -> Decoder:
     """Answer the prompt with the method of this name."""
-    ranking = RANKINGS[name]
+    ranking, decode = RANKINGS[name], Decoder(model, [question])
     with nullcontext() if ranking is None else lazyllm.enable(model, SCHEDULE, ranking=ranking):
         decode.start()
-        decode(prompt.ids)
+        decode([prompt.ids])
     return decode
 
 
 # The first pass warms up and gives the answer. Timed passes generate the unmodified model's, so that they compare.
-answers = {name: run(name, decoder_for(model, prompt)).answer for name in RANKINGS}
+question = question_of(model, prompt)
+answers = {name: run(name, question).answers[0] for name in RANKINGS}
+question = question._replace(reference=answers["unmodified"], is_forced=True)
 times = {name: [] for name in RANKINGS}
 for _ in range(ROUNDS):
     for name, passes in times.items():
-        passes.append(run(name, Decoder(model, 0, forced=answers["unmodified"])).clock.times)
+        passes.append(run(name, question).times)
 
 texts = {name: to_text(answer, prompt).strip() for name, answer in answers.items()}
 first, whole = ({name: median(seconds[end] for seconds in times[name]) for name in RANKINGS} for end in (0, -1))
