@@ -4,8 +4,10 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
 
+from lazybench.analysis.labels import setting_of, title_of
 from lazybench.cli.app import import_torch
 from lazybench.cli.arguments import BOTH_FORMS, add_config_dir, add_runs, read
+from lazybench.store.journal import TIMES, read_rows
 
 
 def main(argv: Sequence[str]) -> int:
@@ -29,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     sys.path += [str(folder.absolute()) for folder in flags.config_dir]
     import_torch()
     from lazybench.run.resources import Resources
-    from lazybench.run.summary import timing_table
+    from lazybench.run.summary import times_summary
     from lazybench.run.timing_run import finished_runs, time_together
 
     resources = Resources()
@@ -41,5 +43,11 @@ def main(argv: Sequence[str]) -> int:
             job = next(iter(jobs.values()))
             print(f"model {job.config.model.name}, data {job.config.data.name}, {len(jobs)} runs", flush=True)
             folder = time_together(jobs, resources, flags.records, flags.warmup)
-            print(f"\n{timing_table(folder, jobs)}\nsaved in {folder}")
+            labels = {
+                f"{path.parent.name}/{path.name}": f"{own.method.label or title_of(own.method.name)} "
+                + setting_of(own.method.name, own.settings["method"])
+                for path, own in jobs.items()
+                if not own.is_baseline
+            }
+            print(f"\n{times_summary(read_rows(folder, TIMES).values(), labels, job.facts)}\nsaved in {folder}")
     return 0
