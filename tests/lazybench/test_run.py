@@ -51,7 +51,7 @@ def test_a_run_saves_all_that_is_needed(finished):
     )
     assert musique["ttft_speedup"] == pytest.approx(fmean(unmodified) / fmean(own), rel=1e-4)
     task = scores["tasks"]["multidoc_qa"]
-    for key in ("score", "ttft_speedup", "generation_speedup", "prompt_computed"):
+    for key in ("score", "ttft_speedup", "answer_speedup", "prompt_computed"):
         assert task[key] == pytest.approx(fmean(numbers[key] for numbers in scores["datasets"].values()))
     assert task["records"] == 6
 
