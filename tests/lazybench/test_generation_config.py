@@ -100,7 +100,7 @@ def test_an_answer_ends_at_the_checkpoints_stop_string(run, copy, tokenizer, tmp
     assert answer("stopped", stop_strings=["no letters", stop]) == complete.partition(stop)[0] + stop != complete
 
 
-def test_a_run_states_what_changes_answers_and_a_report_notes_it(run, lazybench, undrawn, copy, tmp_path):
+def test_a_run_states_what_changes_answers_and_a_report_heads_with_it(run, lazybench, undrawn, copy, tmp_path):
     settings = {"repetition_penalty": 1.3, "prefill_chunk_size": 64, "temperature": 0.1, "no_repeat_ngram_size": 0}
     counted = {"repetition_penalty": 1.3, "prefill_chunk_size": 64}
     for name, folder in (("plain", copy("a")), ("changed", copy("b", **settings))):
@@ -109,5 +109,5 @@ def test_a_run_states_what_changes_answers_and_a_report_notes_it(run, lazybench,
     assert [environment["generation_config"] for environment in written] == [counted, {}]
     code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")
     assert code == 0, err
-    assert out.count("generation config changes answers") == 1
-    assert re.search(r"note: changed .*: it sets repetition_penalty=1\.3", out)
+    assert re.search(r"changed on .*, generation config repetition_penalty=1\.3, prefill_chunk_size=64\n", out)
+    assert out.count("generation config") == 1
