@@ -1,9 +1,8 @@
-"""Measures and their averages over records, for tables, figures and a run's summary.
+"""Measures and their averages over records, for tables, figures and the tables of `run` and `time`.
 
 A dataset's value is a mean over its records, or a ratio of two means. A task's value is the mean over its datasets, and
-the mean of the tasks is the mean over tasks. Failed records are never included, and disturbed ones are not included in
-times. A record without the measure's numbers is left out. A task has no value if one of its datasets has no record
-left. A dataset that was not timed is skipped instead, with a note.
+the mean of the tasks is the mean over tasks. Failed records are never included. Speedups are of the records that were
+timed; other measures have no value if one of the datasets has no record with the measure's numbers.
 """
 
 import math
@@ -15,10 +14,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lazybench.analysis.intervals import Estimate, estimate, geometric_mean
+from lazybench.analysis.intervals import Estimate, estimate, geometric_mean, rounded
 from lazybench.data.longbench_e import LENGTHS
 
-# The key of the mean of a run's tasks in its scores and in tables.
+# The key of the mean of the tasks in a run's scores and in tables.
 MEAN = "mean_of_tasks"
 Column = str | Callable[[pd.DataFrame], pd.Series]
 
@@ -27,34 +26,29 @@ Column = str | Callable[[pd.DataFrame], pd.Series]
 class Measure:
     """The mean of column `top` over the mean of column `bottom`; a function computes a column from the records."""
 
-    key: str  # prefix of its columns in CSV files
+    key: str  # its name in CSV files
     title: str  # heading, with the unit
     top: Column
     bottom: Column | None = None  # None for a mean
     scale: float = 1.0  # factor from the stored value to the value in tables
     digits: int = 2  # decimals in tables
-    absent: str = "not timed"  # why it is missing if its columns are empty
-    by_seed: str = ""  # column with one value a seed
-    timed: bool = False  # whether it is computed from times: disturbed records are not included
-    with_times: bool = False  # whether untimed records may lack it, though it is not computed from times
+    by_seed: str = ""  # column with one value per seed
+    timed: bool = False  # whether it is computed from times
     long_tailed: bool = False  # whether a few records may have most of the sum: there is no interval then
     least: float = 0.0  # smallest possible value, in the unit of tables
     most: float = math.inf  # largest possible value
     geometric: bool = False  # the geometric mean of `top` over all records together
 
 
-def _speedups(key: str, title: str, time: str) -> tuple[Measure, Measure]:
-    """Return the speedups over the unmodified model, and over the method's own engine with nothing pruned."""
-    over_baseline = Measure(key, f"{title} (×)", f"baseline_{time}", time, timed=True)
-    over_keep_1 = Measure(f"{key}_over_keep_1", f"{title} over keep = 1 (×)", f"keep_1_{time}", time, timed=True)
-    return over_baseline, replace(over_keep_1, absent="not timed with nothing pruned")
-
-
 def _equal_length_s(records: pd.DataFrame) -> pd.Series:
-    """Return the seconds that the method would take for as many tokens as the baseline's answer has."""
-    steps = records["baseline_new_tokens"] - 1
+    """Return the seconds that the method would take for as many tokens as the unmodified model's answer has."""
+    steps = records["unmodified_timed_tokens"] - 1
     # An answer of one token has no decode step.
     return records["ttft_s"] + steps * records["decode_step_s"].where(steps > 0, 0)
+
+
+def _score_difference(records: pd.DataFrame) -> pd.Series:
+    return records["score"] - records["unmodified_score"]
 
 
 def scores_in(group: str, records: pd.DataFrame) -> pd.Series:
@@ -68,30 +62,31 @@ def scores_in(group: str, records: pd.DataFrame) -> pd.Series:
 
 def group_measure(group: str) -> Measure:
     """Return the measure of the score of the records in a group."""
-    names = {"key": f"score_in_{group}", "title": f"Score, {group}", "absent": "not in this group"}
-    return replace(SCORE, top=partial(scores_in, group), **names)
+    return replace(SCORE, key=f"score_in_{group}", title=group, top=partial(scores_in, group))
 
 
-SCORE = Measure("score", "Score", "score", scale=100, by_seed="score_by_seed", most=100)
-BASELINE_SCORE = Measure(
-    "baseline_score", "Baseline's score", "baseline_score", scale=100, absent="not paired", most=100
+_POINTS: dict[str, Any] = {"scale": 100, "most": 100}
+SCORE = Measure("score", "Score", "score", by_seed="score_by_seed", **_POINTS)
+UNMODIFIED_SCORE = Measure("unmodified_score", "Unmodified score", "unmodified_score", **_POINTS)
+SCORE_DIFFERENCE = Measure("score_difference", "Score less unmodified", _score_difference, least=-100, **_POINTS)
+TTFT = Measure("ttft_speedup", "First token (×)", "unmodified_ttft_s", "ttft_s", timed=True)
+ANSWER = Measure("answer_speedup", "Whole answer (×)", "unmodified_generation_s", _equal_length_s, timed=True)
+GENERATION = Measure(
+    "generation_speedup", "Generation, as measured (×)", "unmodified_generation_s", "generation_s", timed=True
 )
-_POINTS: dict[str, Any] = {"scale": 100, "absent": "no baseline", "least": -100, "most": 100}
-SCORE_DIFFERENCE = Measure("score_difference", "Score less the baseline's", "score_difference", **_POINTS)
-TTFT = _speedups("ttft_speedup", "TTFT speedup", "ttft_s")
-GENERATION = _speedups("generation_speedup", "Generation speedup", "generation_s")
-_EQUAL = {"key": "generation_speedup_equal_length", "title": "Generation speedup at equal length (×)"}
-EQUAL_LENGTH = replace(GENERATION[0], bottom=_equal_length_s, **_EQUAL)
-DECODE_STEP = _speedups("decode_step_speedup", "Decode step speedup", "decode_step_s")
-TTFT_SECONDS = Measure("ttft_s", "Mean TTFT (s)", "ttft_s", digits=3, timed=True)
-_PERCENT: dict[str, Any] = {"scale": 100, "absent": "not recorded"}
-COMPUTED = Measure("prompt_computed", "Prompt tokens computed (%)", "prompt_computed", **_PERCENT)
-KL = Measure("kl", "KL of next token (nats)", "kl", digits=4, absent="not traced", long_tailed=True)
+DECODE_STEP = Measure("decode_step_speedup", "Decode step (×)", "unmodified_decode_step_s", "decode_step_s", timed=True)
+OVER_NOTHING_PRUNED = replace(
+    TTFT,
+    key="ttft_speedup_over_nothing_pruned",
+    title="First token over nothing pruned (×)",
+    top="nothing_pruned_ttft_s",
+)
+TTFT_SECONDS = Measure("ttft_s", "First token (s)", "ttft_s", digits=3, timed=True)
+COMPUTED = Measure("prompt_computed", "Prompt tokens computed (%)", "prompt_computed", scale=100)
+KL = Measure("kl", "KL, mean (nats)", "kl", digits=4, long_tailed=True)
 GEOMETRIC_KL = replace(KL, key="geometric_kl", title="KL, geometric mean (nats)", geometric=True)
-_SAME = _PERCENT | {"digits": 1, "most": 100, "with_times": True}
-TOKENS = Measure("identical_tokens", "Identical tokens (%)", "identical_tokens", **_SAME)
-_SAME["absent"] = "not paired"
-ANSWERS = Measure("identical_answers", "Identical answers (%)", "identical_answer", **_SAME)
+TOKENS = Measure("identical_tokens", "Identical tokens (%)", "identical_tokens", digits=1, **_POINTS)
+ANSWERS = Measure("identical_answers", "Identical answers (%)", "identical_answer", digits=1, **_POINTS)
 
 
 def drop_failed(records: pd.DataFrame) -> pd.DataFrame:
@@ -99,34 +94,32 @@ def drop_failed(records: pd.DataFrame) -> pd.DataFrame:
     return records[records["error"] == ""]
 
 
-def drop_disturbed(records: pd.DataFrame) -> pd.DataFrame:
-    """Return the records whose passes no other work on the machine disturbed."""
-    return records[records["disturbed"] != 1]
-
-
 def average(records: pd.DataFrame, measure: Measure) -> Estimate:
     """Average a measure over tasks of the means over their datasets.
 
-    `records` are those that did not fail, with `task`, `dataset` and the columns of `run_data.COLUMNS`.
+    `records` are those that did not fail, with `task` and `records.COLUMNS`.
     """
-    eligible = drop_disturbed(records) if measure.timed else records
-    top = _column(eligible, measure.top)
-    bottom = 1.0 if measure.bottom is None else _column(eligible, measure.bottom)
-    counted = eligible.assign(top=top, bottom=bottom).dropna(subset=["top", "bottom"])
-    num_counted, total = len(counted), len(records)
-    note = "" if num_counted == total else f"{num_counted} of {total} records"
-    lacking = records[~records["dataset"].isin(counted["dataset"])]
-    if len(lacking):
-        skipped = (measure.timed or measure.with_times) and lacking["ttft_s"].isna().all()
-        if not skipped or counted["task"].nunique() < records["task"].nunique():
-            timed = lacking.dropna(subset="ttft_s")
-            is_disturbed = measure.timed and len(timed) > 0 and drop_disturbed(timed).empty
-            reason = "disturbed" if is_disturbed else measure.absent
-            part = f": {total - num_counted} of {total}" if num_counted else ""
-            return Estimate(records=num_counted, note=reason + part)
-        note += f", {counted['dataset'].nunique()} of {records['dataset'].nunique()} datasets"
+    top = _column(records, measure.top)
+    bottom = 1.0 if measure.bottom is None else _column(records, measure.bottom)
+    counted = records.assign(top=top, bottom=bottom).dropna(subset=["top", "bottom"])
+    if counted.empty or not (measure.timed or set(counted["dataset"]) == set(records["dataset"])):
+        return Estimate(records=len(counted))
     result = geometric_mean(counted["top"].to_numpy(float)) if measure.geometric else _average(counted, measure)
-    return replace(result, records=num_counted, note="not defined: a sum is zero" if result.value is None else note)
+    return replace(result, records=len(counted))
+
+
+def prefill_variation(times: pd.DataFrame) -> float | None:
+    """Return how much the unmodified model's time to first token varies at equal length; None below six records.
+
+    It is the standard deviation of the relative residuals of a least-squares fit of `a*n + b*n**2` to the times, with
+    `n` prompt tokens. `times` has `prompt_tokens` and `unmodified_ttft_s`.
+    """
+    tokens, seconds = (times[key].to_numpy(float) for key in ("prompt_tokens", "unmodified_ttft_s"))
+    if len(tokens) < 6:
+        return None
+    design = np.stack([tokens, tokens**2], axis=1) / seconds[:, None]  # minimises relative residuals
+    solution, _, rank, _ = np.linalg.lstsq(design, np.ones_like(tokens), rcond=None)
+    return rounded(float(np.sqrt(((design @ solution - 1) ** 2).sum() / (len(tokens) - rank))))
 
 
 def _column(records: pd.DataFrame, column: Column) -> pd.Series:
@@ -143,16 +136,17 @@ def _average(counted: pd.DataFrame, measure: Measure) -> Estimate:
     result = estimate(top, bottom, datasets, weights, limits=limits)
     if measure.long_tailed:
         return Estimate(result.value)
-    if not measure.by_seed:
+    seeds = counted[measure.by_seed].str.split() if measure.by_seed else None
+    if seeds is None or seeds.str.len().nunique() != 1 or len(seeds.iloc[0]) < 2:
         return result
-    seeds = counted[measure.by_seed].str.split()
-    if seeds.str.len().nunique() != 1 or len(seeds.iloc[0]) < 2:
-        return result
-    return replace(result, seeds=tuple(measure.scale * weights.to_numpy() @ np.array(seeds.to_list(), dtype=float)))
+    values = measure.scale * weights @ np.array(seeds.to_list(), dtype=float)
+    return replace(result, seeds=tuple(map(rounded, values)))
 
 
-def _weights(records: pd.DataFrame) -> pd.Series:
+def _weights(records: pd.DataFrame) -> np.ndarray:
     """Return each record's weight in the mean over tasks of the means over their datasets; they sum to 1."""
-    num_datasets = records.groupby("task")["dataset"].transform("nunique")
-    num_records = records.groupby("dataset")["dataset"].transform("size")
-    return 1 / (records["task"].nunique() * num_datasets * num_records)
+    tasks, datasets = (pd.factorize(records[key].to_numpy(object))[0] for key in ("task", "dataset"))
+    num_records, task_of = np.bincount(datasets), np.zeros(datasets.max() + 1, dtype=int)
+    task_of[datasets] = tasks
+    num_datasets = np.bincount(task_of)
+    return 1 / (len(num_datasets) * num_datasets[tasks] * num_records[datasets])

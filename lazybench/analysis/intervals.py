@@ -32,18 +32,22 @@ _ROUNDING = 1e-9  # values nearer to each other than this, relative to the large
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95% interval, or why it is missing; no interval where its level would not hold."""
+    """A number with its 95% interval; None if it is missing, or no interval if its level would not hold."""
 
     value: float | None = None
     low: float | None = None
     high: float | None = None
     records: int = 0  # that it is measured on
-    note: str = ""  # the limits of the value, or why there is none
-    seeds: tuple[float, ...] = ()  # the value of each seed, where there are several
+    seeds: tuple[float, ...] = ()  # the value of each seed if there are several
 
     def columns(self, name: str) -> dict[str, float | None]:
         """Return the value and its interval as columns `name`, `name_low` and `name_high`."""
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+
+
+def rounded(value: float, decimals: int = 12) -> float:
+    """Round to 10 digits and some decimals: machines sum in different orders, and what is shown must not tell."""
+    return float(f"{round(value, decimals):.10g}")
 
 
 def estimate(
@@ -64,11 +68,11 @@ def estimate(
         limits: the least and the largest possible value; an interval ends there.
 
     Returns:
-        The estimate; its value is None where it is not finite (a sum of denominators is zero).
+        The estimate, rounded; its value is None if it is not finite (a sum of denominators is zero).
     """
     top = np.asarray(numerators, dtype=float)
     bottom = np.ones_like(top) if denominators is None else np.asarray(denominators, dtype=float)
-    codes = np.zeros(len(top), dtype=int) if datasets is None else pd.factorize(np.asarray(datasets))[0]
+    codes = np.zeros(len(top), dtype=int) if datasets is None else pd.factorize(np.asarray(datasets, dtype=object))[0]
     sizes, tops, bottoms = (np.bincount(codes, values) for values in (np.ones_like(top), top, bottom))
     shares = np.ones_like(sizes) if weights is None else np.bincount(codes, np.asarray(weights, dtype=float))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -80,9 +84,9 @@ def estimate(
         pseudo_values = sizes[codes] * ratios[codes] - (sizes[codes] - 1) * without
     margins = _margins(pseudo_values, codes, shares / shares.sum())
     if margins is None:
-        return Estimate(value)
-    low, high = value - margins[0], value + margins[1]
-    return Estimate(value, max(min(value, limits[0]), low), min(max(value, limits[1]), high))
+        return Estimate(rounded(value))
+    low, high = max(min(value, limits[0]), value - margins[0]), min(max(value, limits[1]), value + margins[1])
+    return Estimate(*map(rounded, (value, low, high)))
 
 
 def geometric_mean(values: np.ndarray) -> Estimate:
@@ -95,9 +99,9 @@ def geometric_mean(values: np.ndarray) -> Estimate:
     logs = np.log(np.maximum(values, NEGLIGIBLE))
     mean = float(logs.mean())
     if len(logs) <= LEAST:
-        return Estimate(math.exp(mean))
+        return Estimate(rounded(math.exp(mean)))
     margin = float(stdtrit(len(logs) - 1, _QUANTILE)) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
-    return Estimate(math.exp(mean), math.exp(mean - margin), math.exp(mean + margin))
+    return Estimate(*(rounded(math.exp(end)) for end in (mean, mean - margin, mean + margin)))
 
 
 def _margins(values: np.ndarray, codes: np.ndarray, shares: np.ndarray) -> tuple[float, float] | None:
@@ -131,6 +135,8 @@ def _margins(values: np.ndarray, codes: np.ndarray, shares: np.ndarray) -> tuple
 
 def _num_differing(values: np.ndarray, codes: np.ndarray) -> int:
     """Count the records that differ from the most common value of their dataset."""
-    rounded = np.round(values / max(np.abs(values).max(), 1e-300) / _ROUNDING)
-    most_common = pd.DataFrame({"dataset": codes, "value": rounded}).value_counts().groupby("dataset").max()
+    steps = np.round(values / max(np.abs(values).max(), 1e-300) / _ROUNDING)
+    pairs, counts = np.unique(np.stack([codes, steps], axis=1), axis=0, return_counts=True)
+    most_common = np.zeros(codes.max() + 1, dtype=int)
+    np.maximum.at(most_common, pairs[:, 0].astype(int), counts)
     return len(values) - int(most_common.sum())

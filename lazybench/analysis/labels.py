@@ -11,18 +11,12 @@ import yaml
 from lazybench.identity import shown
 
 if TYPE_CHECKING:  # it imports pandas, which `status` does without
-    from lazybench.analysis.run_data import Run
+    from lazybench.analysis.records import Run
 
 # The methods of the paper's Table 1, in its order.
 METHODS = ("baseline", "random_drop", "static_pruning", "prompt_compression", "lazyllm")
 _LONGEST = 40  # characters of a setting in a label
 _TITLES = yaml.safe_load(files("lazybench.analysis").joinpath("titles.yaml").read_text("utf-8"))
-
-
-def label(run: "Run") -> str:
-    """Return the method and its settings, e.g. `LazyLLM 10:0.7,20:0.5` or `static pruning layer=8 keep=0.7`."""
-    mark = f" [on {run.calibrated_on} records it was calibrated on]" if run.calibrated_on else ""
-    return f"{method_title(run)} {setting_of(run.method, run.settings['method'])}{mark}".strip()
 
 
 def setting_of(method: str, settings: Mapping[str, Any]) -> str:

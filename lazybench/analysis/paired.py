@@ -3,52 +3,49 @@
 Records with the same KL under both methods count half for each side (`zsplit`).
 """
 
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from lazybench.analysis.averages import SCORE_DIFFERENCE, TTFT, average, drop_failed
-from lazybench.analysis.grouping import Block, Row, agree
-from lazybench.analysis.intervals import NEGLIGIBLE, Estimate, geometric_mean
+from lazybench.analysis.averages import SCORE, TTFT, average
+from lazybench.analysis.blocks import Block
+from lazybench.analysis.intervals import NEGLIGIBLE, Estimate, geometric_mean, rounded
 
+_DIFFERENCE = replace(SCORE, by_seed="", least=-100.0)
 EQUAL = 0.1  # relative difference up to which two speedups count as equal
 FEWEST = 6  # five records cannot give a p below 0.05
-_PAIR = ("model", "data", "first", "second", "first_ttft_speedup", "second_ttft_speedup")
 
 
 def compare(block: Block) -> pd.DataFrame:
-    """Compare every two rows of methods that prune, in Table 1, at equal speed.
+    """Compare every two rows that prune, in tables, at equal speed.
 
     Returns:
-        A row a pair, with `model`, `data`, the labels of `first` and `second`, and `first_ttft_speedup` and
-        `second_ttft_speedup`, each over its own timed records of the datasets that they share. Over the records that
-        both ran without failing: `records`, and `score_difference`, of 100, the first's minus the second's, with its
-        interval. Over those of them with a KL of the next token under both (`kl_records`): `kl_ratio` of the geometric
-        means with its interval, below 1 where the first is nearer to the unmodified model; `records_first_lower_kl`;
-        `kl_p` of Wilcoxon's signed-rank test, two-sided, and `kl_p_holm`, by Holm's method for the block's
-        `comparisons`. No rows where no two are at equal speed.
+        A row per pair, with the names of `first` and `second`, and `first_ttft_speedup` and `second_ttft_speedup`, each
+        over its timed records of the datasets that both finished. Over the records that both ran without failing:
+        `records`, and `score_difference`, of 100, the first's minus the second's, with its interval. Over those of them
+        with a KL of the next token under both (`kl_records`): `kl_ratio` of the geometric means with its interval,
+        below 1 if the first is nearer to the unmodified model; `records_first_lower_kl`; `kl_p` of Wilcoxon's
+        signed-rank test, two-sided, and `kl_p_holm`, by Holm's method for all rows. Empty if no two are at equal speed.
     """
-    rows = [(row, _complete(row, block.tasks_compared())) for row in block.pruned]
-    pairs = []
-    for (first, first_records), (second, second_records) in combinations(rows, 2):
-        shared = {*first_records["dataset"]} & {*second_records["dataset"]}
-        if not shared or not all(agree(one, other) for one in first.runs for other in second.runs):
-            continue
-        speedups = [
-            average(records[records["dataset"].isin(shared)], TTFT[0]).value
-            for records in (first_records, second_records)
-        ]
-        both = first_records.merge(second_records, on=["task", "dataset", "_id"], suffixes=("_first", "_second"))
+    pairs, averaged = [], block.averaged(block.compared)
+    for first, second in combinations([row for row in block.compared if row.method != "baseline"], 2):
+        shared = {*first.datasets} & {*second.datasets}
+        tasks = {task: [name for name in names if name in shared] for task, names in averaged.items()}
+        records = [row.select(tasks)[0] for row in (first, second)]
+        speedups = [average(part, TTFT).value for part in records]
+        both = records[0].merge(records[1], on=["task", "dataset", "_id"], suffixes=("_first", "_second"))
         if len(both) and None not in speedups and max(speedups) <= (1 + EQUAL + 1e-9) * min(speedups):
-            values = (block.model, block.data, first.label, second.label, *speedups)
-            pairs.append(dict(zip(_PAIR, values, strict=True)) | differences(both))
+            names = {"first": first.name, "second": second.name}
+            names |= {f"{side}_ttft_speedup": speedup for side, speedup in zip(names, speedups, strict=True)}
+            pairs.append(names | differences(both))
     table = pd.DataFrame(pairs)
     if table.empty:
         return table
     table = table.astype({"kl_ratio": float, "kl_p": float})
-    return table.assign(kl_p_holm=holm(table["kl_p"].dropna()), comparisons=table["kl_p"].count())
+    return table.assign(kl_p_holm=holm(table["kl_p"].dropna()))
 
 
 def holm(values: pd.Series) -> pd.Series:
@@ -65,14 +62,8 @@ def signed_rank(differences: np.ndarray) -> float | None:
         return 1.0
     from scipy.stats import wilcoxon  # takes long to import
 
-    return float(wilcoxon(differences, zero_method="zsplit").pvalue)
-
-
-def _complete(row: Row, tasks: dict[str, list[str]]) -> pd.DataFrame:
-    """Return a row's records without failed ones, of the datasets that it has finished."""
-    finished = [name for names in tasks.values() for name in names if not row.select({name: [name]})[2]]
-    records = drop_failed(row.select(tasks)[0])
-    return records[records["dataset"].isin(finished)]
+    # KLs have six decimals: equal differences must stay equal, as they share a rank.
+    return rounded(float(wilcoxon(differences.round(6), zero_method="zsplit").pvalue), 300)
 
 
 def differences(both: pd.DataFrame) -> dict[str, Any]:
@@ -81,12 +72,12 @@ def differences(both: pd.DataFrame) -> dict[str, Any]:
     first, second = (traced[f"kl_{side}"].to_numpy() for side in ("first", "second"))
     ratios = np.maximum(first, NEGLIGIBLE) / np.maximum(second, NEGLIGIBLE)
     ratio = geometric_mean(ratios) if len(traced) else Estimate()
-    scores = both.assign(score_difference=both["score_first"] - both["score_second"])
+    difference = average(both.assign(score=both["score_first"] - both["score_second"]), _DIFFERENCE)
     return {
         "records": len(both),
         "kl_records": len(traced),
         **ratio.columns("kl_ratio"),
-        "records_first_lower_kl": (first < second).sum(),
+        "records_first_lower_kl": int((first < second).sum()),
         "kl_p": signed_rank(first - second),
-        **average(scores, SCORE_DIFFERENCE).columns(SCORE_DIFFERENCE.key),
+        **difference.columns("score_difference"),
     }

@@ -1,12 +1,11 @@
-"""Tables as LaTeX floats as wide as the page; they need booktabs alone."""
+"""Tables as LaTeX floats as wide as a column of two; they need booktabs alone."""
 
 import re
 import textwrap
-from collections.abc import Sequence
 
 import pandas as pd
 
-_ROWS = 36  # that fit a page with caption and note
+_LINES = 52  # of a float; more would not fit a page
 _SIGNS: dict[int, str] = str.maketrans(
     {sign: f"\\{sign}" for sign in "_%#&${}"}
     | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", '"': "''"}
@@ -21,56 +20,43 @@ def escaped(text: str) -> str:
     return text.translate(_SIGNS)
 
 
-def latex(name: str, caption: str, cells: pd.DataFrame, note: Sequence[str], warnings: Sequence[str]) -> str:
-    """Format a table as one float, or several of whole groups of rows if they need more than a page.
+def latex(name: str, caption: str, cells: pd.DataFrame) -> str:
+    """Format a table as one float, or several of whole groups of rows if it is longer than a page.
 
     Args:
         name: of the label.
         caption: as text.
-        cells: the first column names the groups; numbers in asterisks are bold. A first level of columns, if there are
-            two, is a header above the other.
-        note: sentences to stand below the table.
-        warnings: comments in the file.
+        cells: the first column names the groups, whose names are lines of their own if there are several; numbers in
+            asterisks are bold.
     """
-    groups = [rows for _, rows in cells.groupby(cells.iloc[:, 0].ne(cells.iloc[:, 0].shift()).cumsum())]
-    floats = groups[:1] or [cells]
-    for rows in groups[1:]:
-        if len(floats[-1]) + len(rows) > _ROWS:
-            floats.append(rows)
-        else:
-            floats[-1] = pd.concat([floats[-1], rows])
-    end = f"\\par\\smallskip\\parbox{{\\linewidth}}{{\\raggedright\\scriptsize {escaped('. '.join(note))}.}}\n"
+    groups = [(str(title), rows.iloc[:, 1:]) for title, rows in cells.groupby(cells.columns[0], sort=False)]
+    if len(groups) == 1 or cells.columns[0] == "First":
+        groups = [("", cells if cells.columns[0] == "First" else groups[0][1])]
+    floats: list[list[str]] = [[]]
+    for title, rows in groups:
+        lines = [f"\\multicolumn{{{rows.shape[1]}}}{{l}}{{\\emph{{{escaped(title)}}}}} \\\\"] if title else []
+        lines += [" & ".join(map(_cell, row)) + " \\\\" for row in rows.to_numpy()]
+        if floats[-1] and len(floats[-1]) + len(lines) > _LINES:
+            floats.append([])
+        floats[-1] += ["\\addlinespace"] * bool(floats[-1]) + lines
+    columns = groups[0][1].columns
+    left = 2 if columns[0] == "First" else 1
+    head = " & ".join("" if title == "Method" else _stacked(title) for title in columns) + " \\\\"
     label, texts = "tab:" + re.sub("[^A-Za-z0-9.]+", "-", name), []
-    for number, part in enumerate(floats, 1):
-        rows, several = part.map(_cell), len(floats) > 1
-        first = rows.columns[0]
-        is_new = rows[first] != rows[first].shift()
-        rows[first] = ["\\addlinespace{} " + text if new else "" for text, new in zip(rows[first], is_new, strict=True)]
-        tops, titles = rows.columns.get_level_values(0), rows.columns.get_level_values(-1)
-        levels = [[_stacked(text, 20) for text in tops], [_stacked(text, 11) for text in titles]]
-        has_header = cells.columns.nlevels == 2 and tops.nunique() > 2
-        rows.columns = levels if has_header else levels[1]
-        text = rows.style.hide(axis="index").to_latex(
-            hrules=True,
-            multicol_align="c",
-            column_format="ll" + "r" * (rows.shape[1] - 2),
-            environment="table*",
-            position_float="centering",
-            caption=escaped(caption) + f" Part {number} of {len(floats)}." * several,
-            label=f"{label}-{number}" if several else label,
-        )
-        if has_header:
-            ends = tops[2:].value_counts(sort=False).cumsum() + 2
-            rules = [f"\\cmidrule(lr){{{start + 1}-{end}}}" for start, end in zip([2, *ends], ends, strict=False)]
-            text = text.replace(" \\\\\n", f" \\\\\n{' '.join(rules)}\n", 1)
-        texts.append(text.replace("\\centering", "\\centering\\footnotesize\\setlength{\\tabcolsep}{3pt}", 1))
-    texts[-1] = texts[-1].replace("\\end{table*}", end + "\\end{table*}")
-    return "\n".join([*(f"% Warning: {' '.join(warning.split())}" for warning in warnings), *texts])
+    for number, lines in enumerate(floats, 1):
+        part = f" Part {number} of {len(floats)}." if len(floats) > 1 else ""
+        texts += [
+            "\\begin{table}[tb]\\centering\\scriptsize\\setlength{\\tabcolsep}{2.5pt}",
+            f"\\caption{{{escaped(caption)}{part}}}\\label{{{label}{f'-{number}' * bool(part)}}}",
+            f"\\begin{{tabular}}{{{'l' * left + 'r' * (len(columns) - left)}}}\\toprule",
+            *(head, "\\midrule", *lines, "\\bottomrule\\end{tabular}\\end{table}"),
+        ]
+    return "\n".join(texts) + "\n"
 
 
-def _stacked(title: str, letters: int) -> str:
-    """Break a column's title into lines."""
-    lines = [escaped(line) for line in textwrap.wrap(title, letters)] or [""]
+def _stacked(title: str) -> str:
+    """Break a column's title into short lines."""
+    lines = [escaped(line) for line in textwrap.wrap(title, 11, break_long_words=False)]
     return lines[0] if len(lines) == 1 else "\\shortstack{" + "\\\\".join(lines) + "}"
 
 

@@ -1,37 +1,24 @@
-"""The paper's names and numbers (Fu et al. 2024), to show beside measured ones."""
+"""The paper's numbers (Fu et al. 2024), to show beside measured ones."""
 
-from collections.abc import Collection, Mapping
 from functools import cache
 
 import pandas as pd
 
-from lazybench.analysis.grouping import Row
 from lazybench.config import CONF
-from lazybench.data.facts import datasets_of, load_facts
 
-NAMES = {
-    "baseline": "Baseline",
-    "random_drop": "Random Token Drop",
-    "static_pruning": "Static Token Pruning",
-    "prompt_compression": "Prompt Compression",
-    "lazyllm": "LazyLLM",
-}
-MODEL, TITLE = "llama2_7b", "Llama 2 7B, paper"  # shown beside every model
 # Beside the configs in an installed wheel, under results/ in a checkout.
 _FOLDER = next(folder for folder in (CONF.parent / "paper", CONF.parent / "results/paper") if folder.is_dir())
 
 
-def numbers(model: str, task: str, method: str) -> Mapping[str, str]:
-    """Return the paper's numbers as printed, by column of its Tables 1 and 2; empty without any."""
+def model_beside(model: str) -> str:
+    """Return the paper's model to show beside one: itself, or Llama 2 if the paper lacks it."""
+    return model if model in _tables().index.get_level_values("model") else "llama2_7b"
+
+
+def number(model: str, task: str, method: str, key: str) -> str:
+    """Return a number of the paper's Tables 1 and 2 as printed; empty if it has none."""
     tables = _tables()
-    return tables.loc[model, task, method].to_dict() if (model, task, method) in tables.index else {}
-
-
-def printed(row: Row, task: str, datasets: Collection[str]) -> Mapping[str, str]:
-    """Return the paper's numbers of the row's own model, if the row was run on all LongBench `datasets` of the task."""
-    published = numbers(row.runs[0].model, task, row.method)
-    on_longbench = all(run.settings["data"].get("source") == "longbench" for run in row.runs)
-    return published if published and on_longbench and set(datasets) == set(datasets_of(task, load_facts())) else {}
+    return tables.loc[(model, task, method), key] if (model, task, method) in tables.index and key in tables else ""
 
 
 def figure1() -> dict[str, float]:

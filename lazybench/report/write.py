@@ -1,10 +1,10 @@
-"""Write a report: tables, figures, the page, and compact records from which `report` can make it again."""
+"""Write a report: tables, figures, the page, and the compact form from which `report` can make it again."""
 
 import base64
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,41 +13,28 @@ import pandas as pd
 import yaml
 from jinja2 import Environment, PackageLoader
 
-from lazybench.analysis.averages import Measure
-from lazybench.analysis.grouping import Block
-from lazybench.analysis.labels import label, title_of
+from lazybench.analysis.blocks import Block
+from lazybench.analysis.labels import method_title, setting_of, title_of
+from lazybench.analysis.numbers import numbers
 from lazybench.analysis.paired import compare
-from lazybench.analysis.run_data import Run
-from lazybench.analysis.run_files import write_compact
-from lazybench.report import paper, tables
-from lazybench.report.caveats import gaps, notes, settings
-from lazybench.report.latex import latex
+from lazybench.analysis.records import Run, write_compact
+from lazybench.report.latex import escaped, latex
+from lazybench.report.tables import READING, Table, tables
 from lazybench.store.writing import replacing
 
-_PAIRED, _INTERVALS = "paired", "intervals"
-_TITLES = {spec.name: spec.title for spec in tables.SPECS} | {_INTERVALS: "All numbers, with 95% intervals"}
-_TITLES[_PAIRED] = "Paired tests at equal speed"
-# A report replaces only a folder that holds nothing else; earlier versions wrote `times` and `..._by_length`.
+# A report replaces only a folder that holds nothing else; earlier versions wrote `times`, `records` and `..._by_length`.
 _OURS = re.compile(
-    rf"({'|'.join(_TITLES)}|times|score_by_length)\.(md|csv|tex)|(figure\d|depth_by_length|speed_against_[a-z]+)_.*\.(png|pdf)"
-    r"|records|report\.html"
+    r"(report|table\d|fidelity|score_by_group|paired|intervals|notes|times|score_by_length)\b.*\.(md|csv|tex|html)"
+    r"|(table\d|fidelity|score_by_group|paired|notes)_.*\.tex|(figure\d|depth_by_length)_.*\.(png|pdf)"
+    r"|speed_against_[a-z_]+.*\.(png|pdf)|records|records\.csv|runs\.json"
 )
-# Of the paired tests in LaTeX; `reading.md` has more.
-_HOW = (
-    "KL ratio: below 1 the first is nearer to the unmodified model. p: Wilcoxon's signed-rank test over records, "
-    "Holm-corrected for {} comparisons. Score difference: first minus second. Brackets: 95% confidence intervals"
-)
-_BOLD = "bold: the best method of a task, where its 95% interval excludes the second best's value"
-_PAPER = f"{paper.TITLE}: all of LongBench on an A100; in a method's first row, as it states no settings"
-_TEXTS = ("Measure", "Task", "Method", "First", "Second")  # columns to align left
-_Table = tuple[str, Sequence[Measure], pd.DataFrame, pd.DataFrame]  # title, measures, lines of `numbers`, and cells
-_Body = tuple[pd.DataFrame, str, str]  # a part of a table's files: its numbers, Markdown and LaTeX
+_TEXTS = ("Task", "Method", "First", "Second")  # columns to align left
 
 
 def write(out: Path, blocks: Sequence[Block], warnings: Sequence[str]) -> tuple[list[str], list[str]]:
     """Write everything into the folder `out`, replacing an earlier report.
 
-    `warnings` are shown before the numbers on the page, and below them in tables.
+    `warnings` stand at the top of the page.
 
     Returns:
         The names of the written files, and the figures that lack runs, each with the runs that it needs.
@@ -55,162 +42,115 @@ def write(out: Path, blocks: Sequence[Block], warnings: Sequence[str]) -> tuple[
     Raises:
         LazyBenchError: `out` holds files that no report wrote, or cannot be written; it is then unchanged.
     """
-    lines = pd.concat(map(tables.numbers, blocks))
+    values = [numbers(block) for block in blocks]
+    pairs = [compare(block) for block in blocks]
     with replacing(out, _OURS) as folder:
-        write_compact((run for block in blocks for run in block.runs), folder / "records")
-        bodies: dict[str, list[_Body]] = {name: [] for name in _TITLES}
-        for data in dict.fromkeys(block.data for block in blocks):
-            group = [block for block in blocks if block.data == data]
-            for spec in tables.specs(group):
-                size = 2 if spec.as_paper else 1
-                for start in range(0, len(group), size):
-                    bodies[spec.name] += _body(spec, group[start : start + size], lines, warnings)
-        sections, undrawn = [], []
-        for block in blocks:
-            drawn, lacking = _draw(folder, block)
-            sections.append(_section(block, lines, warnings, bodies) | {"drawings": drawn})
-            undrawn += lacking
-        for name, parts in bodies.items():
-            if parts:
-                _write_table(folder / name, parts)
-        (folder / "report.html").write_text(_page(sections, warnings), "utf-8")
-        return sorted(path.name for path in folder.iterdir()), list(dict.fromkeys(undrawn))
+        write_compact([run for block in blocks for run in block.runs], pd.concat([b.records for b in blocks]), folder)
+        for name, frames in (("intervals", values), ("paired", pairs)):
+            owned = [_owned(block, frame) for block, frame in zip(blocks, frames, strict=True) if len(frame)]
+            if owned:
+                text = pd.concat(owned).to_csv(index=False, float_format="%.6g", lineterminator="\n")
+                (folder / f"{name}.csv").write_text(text, "utf-8")
+        common, drawn, lacking = _draw(folder, blocks, values)
+        sections = []
+        for block, own, compared, figures in zip(blocks, values, pairs, drawn, strict=True):
+            made = tables(block, own, compared)
+            for table in made:
+                text = latex(f"{table.name}-{block.stem}", f"{table.title}: {block.title}.", table.cells)
+                (folder / f"{table.name}_{block.stem}.tex").write_text(text, "utf-8")
+            notes = [f"{block.title}: {block.conditions}.", *block.notes()]
+            (folder / f"notes_{block.stem}.tex").write_text("\n".join(map(escaped, notes)) + "\n", "utf-8")
+            section = {"title": block.title, "conditions": block.conditions, "notes": block.notes(), "tables": made}
+            sections.append(section | {"figures": figures, "runs": [_run(run) for run in block.runs]})
+        (folder / "report.md").write_text(_markdown(sections, common), "utf-8")
+        (folder / "report.html").write_text(_page(folder, sections, common, warnings), "utf-8")
+        return sorted(path.name for path in folder.iterdir()), lacking
 
 
-def _tables(spec: tables.Spec, blocks: Sequence[Block], selected: pd.DataFrame) -> list[_Table]:
-    """Format the selected lines of models on the same data, side by side: one table, two, or none without lines."""
-    is_longbench = all(run.settings["data"].get("source") == "longbench" for block in blocks for run in block.runs)
-    return [
-        (title, measures, own, tables.shown(measures, own, beside_paper=is_longbench and measures == spec.as_paper))
-        for title, measures, own in (tables.split(spec, selected) if len(selected) else ())
+def _owned(block: Block, frame: pd.DataFrame) -> pd.DataFrame:
+    """Put model, data and conditions before a frame's columns."""
+    names = {"model": block.model, "data": block.data, "conditions": block.conditions}
+    return frame.drop(columns=["title", "line"], errors="ignore").assign(**names)[
+        [*names, *frame.columns.difference(["title", "line"], sort=False)]
     ]
 
 
-def _note(blocks: Sequence[Block], made: Sequence[_Table]) -> list[str]:
-    """Return the sentences below tables; one about a single model of several begins with the model's title."""
-    from lazybench.report.figures.style import subtitle  # matplotlib takes long to import
+def _draw(
+    folder: Path, blocks: Sequence[Block], values: Sequence[pd.DataFrame]
+) -> tuple[list[dict[str, str]], list[list[dict[str, str]]], list[str]]:
+    """Draw all figures.
 
-    measures, lines = made[-1][1], pd.concat(lines for _, _, lines, _ in made)
-    texts = {}
-    for block in blocks:
-        own = lines[lines["model"] == block.model]
-        facts = subtitle(block, block.rows).removeprefix(f"{block.title}; ")
-        texts[block.model] = [facts, *gaps(own, measures), *settings(block, own), *notes(block)]
-    note = [text for text in texts[blocks[0].model] if all(text in own for own in texts.values())]
-    for model, own in texts.items():
-        different = [text for text in own if text not in note]
-        note += [f"{title_of(model, 'model')}: {'. '.join(different)}"] * bool(different)
-    note += [_BOLD] * any(text.startswith("**") for *_, cells in made for text in cells.to_numpy().flat)
-    return note + [_PAPER] * (paper.TITLE in made[0][3])
-
-
-def _body(spec: tables.Spec, blocks: Sequence[Block], lines: pd.DataFrame, warnings: Sequence[str]) -> list[_Body]:
-    """Format a table's part of its files, if there is any: one or two tables, and the note below them."""
-    selected = tables.select(spec, blocks, lines)
-    made = _tables(spec, blocks, selected)
-    if not made:
-        return []
-    title = f"{' and '.join(block.model_title for block in blocks)} on {blocks[0].data_title}"
-    name, tex = "-".join([spec.name, *(block.model for block in blocks), blocks[0].data]), ""
-    for part in made:
-        caption = f"{part[0].removeprefix(f'Table {spec.name[-1]}. ')}: {title}."
-        tex += latex(name + "-other" * (part[0] != spec.title), caption, part[3], _note(blocks, [part]), warnings)
-    note = [*_note(blocks, made), *warnings]
-    markdown = _markdown(title, {heading: _flat(cells) for heading, *_, cells in made}, note)
-    return [(selected.filter(spec.columns), markdown, tex)]
-
-
-def _section(
-    block: Block, lines: pd.DataFrame, warnings: Sequence[str], bodies: dict[str, list[_Body]]
-) -> dict[str, Any]:
-    """Return a block's section of the page; add its intervals and paired tests to `bodies`."""
-    made = [_tables(spec, [block], tables.select(spec, [block], lines)) for spec in tables.specs([block])]
-    facts, *texts = dict.fromkeys(text for several in made if several for text in _note([block], several))
-    section: dict[str, Any] = {"block": block, "facts": facts, "notes": texts}
-    section["tables"] = [(title, _flat(cells)) for several in made for title, *_, cells in several]
-    values = tables.intervals(block, lines[(lines["model"] == block.model) & (lines["data"] == block.data)])
-    cells = values.iloc[:, 5:].rename(columns={"title": "task", "name": "method"}).rename(columns=str.capitalize)
-    cells = cells.dropna(axis=1, how="all").map(_text)
-    values = values.drop(columns=["title", "name"])
-    if len(values):
-        bodies[_INTERVALS].append((values, _markdown(block.title, {"": cells}, warnings), ""))
-    pairs = compare(block)
-    if len(pairs):
-        cells = section["pairs"] = tables.pairs_shown(pairs)
-        title, note = f"{_TITLES[_PAIRED]}: {block.title}.", [_HOW.format(pairs["comparisons"].iloc[0])]
-        tex = latex(f"{_PAIRED}-{block.model}-{block.data}", title, cells, note, warnings)
-        bodies[_PAIRED].append((pairs, _markdown(block.title, {"": cells}, warnings), tex))
-    return section | {"runs": [_run(run) for run in block.runs]}
-
-
-def _text(value: str | float) -> str:
-    return value if isinstance(value, str) else tables.NONE if pd.isna(value) else f"{value:.4g}"
-
-
-def _flat(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return cells with one title a column, with the model's where there are several."""
-    is_single = cells.columns.get_level_values(0).nunique() <= 2
-    titles = [title if is_single or not model else f"{model}: {title}" for model, title in cells.columns]
-    return cells.set_axis(titles, axis=1)
-
-
-def _write_table(path: Path, bodies: Sequence[_Body]) -> None:
-    numbers, texts, tex = zip(*bodies, strict=True)
-    title = _TITLES[path.name]
-    pd.concat(numbers).to_csv(path.with_suffix(".csv"), index=False, float_format="%.6g", lineterminator="\n")
-    text = "\n\n".join([f"# {title}", *texts, "## How to read the tables", tables.READING])
-    path.with_suffix(".md").write_text(text, "utf-8")
-    if any(tex):
-        head = [f"% {title}", "% Needs \\usepackage{booktabs}."]
-        path.with_suffix(".tex").write_text("\n".join([*head, *tex]), "utf-8")
-
-
-def _markdown(title: str, parts: Mapping[str, pd.DataFrame], note: Sequence[str]) -> str:
-    """Format tables by title, and the note below them; repeated texts in a table's first column are blank."""
-    texts = [f"## {title}"]
-    for heading, cells in parts.items():
-        rows = cells.replace({r"\n": " ", r"\|": r"\\|"}, regex=True)
-        rows.isetitem(0, rows.iloc[:, 0].mask(rows.iloc[:, 0] == rows.iloc[:, 0].shift(), ""))
-        lines = [[*rows], [":---" if name in _TEXTS else "---:" for name in rows], *rows.to_numpy().tolist()]
-        texts += [f"### {heading}"] * (len(texts) > 1) + ["\n".join(f"| {' | '.join(line)} |" for line in lines)]
-    return "\n\n".join([*texts, "\n".join(f"- {text}" for text in note)])
-
-
-def _draw(folder: Path, block: Block) -> tuple[list[dict[str, str]], list[str]]:
-    """Draw the figures of a block; return those for the page, and those that lack runs with the runs they need."""
+    Returns:
+        The figures of all blocks together; those of each block; and those that lack runs, with the runs they need.
+    """
     # matplotlib takes long to import.
-    from lazybench.report.figures.drawings import FIGURES
+    from lazybench.report.figures.drawings import FIGURES, line_styles, speed_against_kl
     from lazybench.report.figures.style import save, styled
 
     captions = yaml.safe_load(files("lazybench.report.figures").joinpath("captions.yaml").read_text("utf-8"))
-    drawn, lacking = [], []
+    styles, lacking = line_styles(blocks), []
+
+    def saved(name: str, figure: Any, stem: str, about: str) -> list[dict[str, str]]:
+        if figure is None:
+            lacking.append(f"{name} ({captions[name]['needs']})")
+            return []
+        save(figure, folder / stem)
+        return [{"name": name, "file": f"{stem}.png", "caption": f"{captions[name]['caption']}. {about}."}]
+
     with styled():
-        for draw in FIGURES:
-            name, figure = draw.__name__, draw(block)
-            if figure is not None:
-                png, _ = save(figure, folder / f"{name}_{block.model}_{block.data}")
-                data = base64.b64encode(png.read_bytes()).decode()
-                drawn.append({"name": name, "caption": captions[name]["caption"], "data": data})
-            else:
-                lacking.append(f"{name} ({captions[name]['needs']})")
-    return drawn, lacking
+        titles = "; ".join(dict.fromkeys(f"{block.title}, {block.conditions}" for block in blocks))
+        both = saved("speed_against_kl", speed_against_kl(blocks, values, styles), "speed_against_kl", titles)
+        drawn = [
+            [
+                one
+                for draw in FIGURES
+                for one in saved(
+                    draw.__name__,
+                    draw(block, own, styles),
+                    f"{draw.__name__}_{block.stem}",
+                    f"{block.title}, {block.conditions}",
+                )
+            ]
+            for block, own in zip(blocks, values, strict=True)
+        ]
+    return both, drawn, list(dict.fromkeys(lacking))
 
 
-def _page(sections: Sequence[dict[str, Any]], warnings: Sequence[str]) -> str:
+def _markdown(sections: Sequence[dict[str, Any]], common: Sequence[dict[str, str]]) -> str:
+    """Format all tables, with their notes, and the figures with their captions."""
+    texts = ["# Report"]
+    for section in sections:
+        texts += [f"## {section['title']}", section["conditions"]]
+        for table in section["tables"]:
+            rows = table.cells.replace({r"\n": " ", r"\|": r"\\|"}, regex=True)
+            if table.name != "paired":  # a group's name stands once
+                rows.isetitem(0, rows.iloc[:, 0].mask(rows.iloc[:, 0] == rows.iloc[:, 0].shift(), ""))
+            lines = [[*rows], [":---" if name in _TEXTS else "---:" for name in rows], *rows.to_numpy().tolist()]
+            texts += [f"### {table.title}", "\n".join(f"| {' | '.join(line)} |" for line in lines)]
+        texts.append("\n".join(f"- {note}" for note in section["notes"]))
+        texts += [f"![{figure['name']}]({figure['file']})\n\n{figure['caption']}" for figure in section["figures"]]
+    texts += [f"![{figure['name']}]({figure['file']})\n\n{figure['caption']}" for figure in common]
+    return "\n\n".join([*texts, "## How to read the tables", READING])
+
+
+def _page(
+    folder: Path, sections: Sequence[dict[str, Any]], common: Sequence[dict[str, str]], warnings: Sequence[str]
+) -> str:
     """Render `page.html`: a page without external resources."""
+    for figure in [*common, *(figure for section in sections for figure in section["figures"])]:
+        figure["data"] = base64.b64encode((folder / figure["file"]).read_bytes()).decode()
     template = Environment(loader=PackageLoader("lazybench.report", ""), autoescape=True).get_template("page.html")
-    reading = [line.removeprefix("- ") for line in tables.READING.splitlines()]
-    return template.render(sections=sections, warnings=warnings, reading=reading) + "\n"
+    reading = [line.removeprefix("- ") for line in READING.splitlines()]
+    return template.render(sections=sections, common=common, warnings=warnings, reading=reading) + "\n"
 
 
 def _run(run: Run) -> dict[str, str]:
-    expected = "" if run.finished else f" of {sum(map(run.expected, run.datasets)):,}"
+    expected = sum(map(run.expected, run.datasets))
     words = run.environment.get("command")
     environment = {key: value for key, value in run.environment.items() if key != "command"}
     return {
-        "label": label(run),
-        "state": "finished" if run.finished else "unfinished",
-        "facts": f"{title_of(str(run.settings['task']), 'task')}, {len(run.records):,}{expected} records",
+        "label": f"{method_title(run)} {setting_of(run.method, run.settings['method'])}",
+        "facts": f"{title_of(str(run.settings['task']), 'task')}, {expected:,} records",
         "command": shlex.join(["python", "-m", "lazybench", *words]) if words else "",
         "settings": yaml.safe_dump(run.settings, sort_keys=False, allow_unicode=True),
         "environment": json.dumps(environment, indent=2),

@@ -1,4 +1,4 @@
-"""Average a run's records by dataset and task, and format the numbers that it prints."""
+"""Average a run's records, or a timing run's, and format the numbers that `run` and `time` print."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -11,43 +11,41 @@ import pandas as pd
 from lazybench.analysis import averages
 from lazybench.analysis.averages import MEAN, SCORE
 from lazybench.analysis.console import table
-from lazybench.analysis.run_data import records_table, row_of
+from lazybench.analysis.records import KEY, answers_table, times_table
 from lazybench.data import DatasetFacts
 from lazybench.methods.lazyllm import PAPER, PLUS
 
-_TIMES = (*averages.TTFT, *averages.GENERATION, averages.EQUAL_LENGTH, *averages.DECODE_STEP)
-_AVERAGED = (SCORE, averages.BASELINE_SCORE, *_TIMES, replace(averages.COMPUTED, scale=1))
-# Of the engine with nothing pruned the terminal shows the first token alone; a report's tables have all of it.
-_SPEEDUPS = {
-    "first token": "ttft_speedup",
-    "over keep 1": "ttft_speedup_over_keep_1",
-    "whole answer": "generation_speedup",
-    "at equal length": "generation_speedup_equal_length",
-    "decode step": "decode_step_speedup",
-}
+_SPEEDUPS = (averages.TTFT, averages.ANSWER, averages.DECODE_STEP, averages.OVER_NOTHING_PRUNED)
+_AVERAGED = (SCORE, averages.UNMODIFIED_SCORE, *_SPEEDUPS, replace(averages.COMPUTED, scale=1))
+_TITLES = {"first token": averages.TTFT, "whole answer": averages.ANSWER, "decode step": averages.DECODE_STEP}
+_MEANING = "first token, whole answer and decode step are speedups over the unmodified model: above 1x is faster"
 
 
-def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFacts]) -> dict[str, Any]:
+def summarise(
+    rows: Iterable[Mapping[str, Any]],
+    facts: Mapping[str, DatasetFacts],
+    times: Iterable[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
     """Average the scores and speedups of a run as in a report's tables.
 
     Args:
-        rows: the run's records.
+        rows: the run's lines of predictions.
         facts: facts by dataset.
+        times: the run's own lines of times.
 
     Returns:
-        `datasets` and `tasks`, each by name, and `mean_of_tasks`, which is None for a single task. Each has
-        `score` and, of the unmodified model in a paired run, `baseline_score` (0 to 100), `same_answers` of `compared`
-        (records whose answer is the unmodified model's, a mean over seeds; and all records with its answer), `records`,
-        `failed` (records the method could not run, left out of the rest), `disturbed` (records with a pass that other
-        work on the machine disturbed, left out of speedups), `prompt_computed` (1 is the whole prompt once),
-        `score_by_seed` (the score of each seed of a method that has several, else None), `score_by_group` (the score of
-        the records in each group, None where a dataset has none; empty for datasets without groups), and speedups:
-        `ttft_speedup`, `generation_speedup` and `decode_step_speedup` over the unmodified model, each also
-        `..._over_keep_1`, over the method's own engine with nothing pruned, and `generation_speedup_equal_length`. A
-        dataset's speedup is the mean of that time over the mean of the method's on the same records; None without such
-        times. A task's values are the mean over its datasets, and `mean_of_tasks` is the mean over the tasks.
+        `datasets` and `tasks`, each by name, and `mean_of_tasks`, which is None for a single task. Each has `score` and
+        `unmodified_score` (0 to 100), `same_answers` (records whose answer is the unmodified model's, a mean over
+        seeds), `records`, `failed` (records the method could not run, left out of the rest), `at_limit` (answers that
+        reached `max_new_tokens`, a mean over seeds), `prompt_computed` (1 is the whole prompt once), `score_by_seed`
+        (the score of each seed of a method that has several, else None), `score_by_group` (the score of the records in
+        each group, None if a dataset has none; empty for datasets without groups), `timed` and `noisy` (records), and
+        speedups, None if nothing was timed: `ttft_speedup`, `answer_speedup` (at equal length), `decode_step_speedup`
+        over the unmodified model, and `ttft_speedup_over_nothing_pruned`. A dataset's speedup is the mean of the
+        unmodified model's time over the mean of the method's on the same records. A task's values are the mean over its
+        datasets, and `mean_of_tasks` is the mean over the tasks.
     """
-    records = records_table(map(row_of, rows))
+    records = answers_table(rows).merge(_own_times(times), on=KEY, how="left")
     by_dataset = dict(iter(records.groupby("dataset")))
     by_dataset = {name: by_dataset[name] for name in facts if name in by_dataset}
     by_task = {}
@@ -62,6 +60,12 @@ def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFact
     }
 
 
+def _own_times(lines: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return the times of a run's own lines: of its method or, in a run of the unmodified model, of that."""
+    times = times_table(lines)
+    return times.sort_values("subject", key=lambda names: names == "unmodified").drop_duplicates(KEY)
+
+
 def _numbers(records: pd.DataFrame, groups: Sequence[str]) -> dict[str, Any]:
     """Average records, which have their `task`, over tasks of the means over their datasets."""
     answered = averages.drop_failed(records)
@@ -70,22 +74,21 @@ def _numbers(records: pd.DataFrame, groups: Sequence[str]) -> dict[str, Any]:
         measures = (*_AVERAGED, *map(averages.group_measure, groups))
         results = {measure.key: averages.average(answered, measure) for measure in measures}
     values = {key: result.value for key, result in results.items()}
-    if results and results["baseline_score"].records < len(answered):
-        values["baseline_score"] = None  # a mean over fewer records would not compare
     return {
         **{measure.key: values.get(measure.key) for measure in _AVERAGED},
         "score_by_group": {group: values.get(f"score_in_{group}") for group in groups},
         "score_by_seed": list(results["score"].seeds) or None if results else None,
         "records": len(answered),
         "same_answers": float(answered["identical_answer"].sum()),
-        "compared": int(answered["identical_answer"].notna().sum()),
         "failed": len(records) - len(answered),
-        "disturbed": len(answered) - len(averages.drop_disturbed(answered)),
+        "at_limit": float(answered["reached_limit"].sum()),
+        "timed": int(answered["ttft_s"].notna().sum()),
+        "noisy": int(answered["noisy"].sum()),
     }
 
 
 def scores_table(scores: Mapping[str, Any]) -> str:
-    """Format scores and speedups by dataset, task and over the tasks, with counts of what failed or was disturbed.
+    """Format scores and speedups by dataset, task and over the tasks, with counts of what failed or was noisy.
 
     After the score of a method with several seeds stands the standard deviation over them. Columns that have no
     number in any row are left out. A speedup above 1 is faster.
@@ -98,31 +101,54 @@ def scores_table(scores: Mapping[str, Any]) -> str:
         named[f"mean of {len(scores['tasks'])} tasks"] = scores[MEAN]
     every = [*named.values()]
     cells = {"records": [str(numbers["records"]) for numbers in every], "score": [_score(numbers) for numbers in every]}
-    # Runs of earlier versions lack groups, answers and the unmodified model's score.
-    by_group = [numbers.get("score_by_group") or {} for numbers in every]
-    for group in dict.fromkeys(group for groups in by_group for group in groups):
-        cells[group] = [_text(groups.get(group), "{:.2f}") for groups in by_group]
-    cells["unmodified"] = [_text(numbers.get("baseline_score"), "{:.2f}") for numbers in every]
-    cells["same answers"] = [_same_answers(numbers) for numbers in every]
-    cells |= {title: [_text(numbers.get(key), "{:.2f}x") for numbers in every] for title, key in _SPEEDUPS.items()}
+    for group in dict.fromkeys(group for numbers in every for group in numbers["score_by_group"]):
+        cells[group] = [_text(numbers["score_by_group"].get(group), "{:.2f}") for numbers in every]
+    cells["unmodified"] = [_text(numbers["unmodified_score"], "{:.2f}") for numbers in every]
+    cells["same answers"] = [f"{_count(numbers['same_answers'])} of {numbers['records']}" for numbers in every]
+    for title, measure in _TITLES.items():
+        cells[title] = [_text(numbers[measure.key], "{:.2f}x") for numbers in every]
     cells["% computed"] = [_text(numbers["prompt_computed"], "{:.2%}").removesuffix("%") for numbers in every]
-    cells |= {key: [str(numbers[key]) for numbers in every] for key in ("failed", "disturbed")}
+    for title, key in {"failed": "failed", "at limit": "at_limit", "timed": "timed", "noisy": "noisy"}.items():
+        cells[title] = [_count(numbers[key]) for numbers in every]
     shown = {key: column for key, column in cells.items() if key in ("records", "score") or set(column) - {"-", "0"}}
     return table(["", *shown], list(zip(named, *shown.values(), strict=True)))
 
 
 def explanations(scores: Mapping[str, Any], method: str) -> list[str]:
-    """Return what the numbers of a paired run mean, and why decode steps are slower; a line each."""
+    """Return what a run's numbers mean, and why decode steps are slower; a line each."""
     by_dataset = scores["datasets"].values()
     if all(numbers["ttft_speedup"] is None for numbers in by_dataset):
         return []
-    lines = [
-        "scores are out of 100; first token, whole answer and decode step are speedups over the unmodified model: "
-        "above 1x is faster"
-    ]
+    lines = [f"scores are out of 100; {_MEANING}"]
     if method in (PAPER, PLUS) and any((numbers["decode_step_speedup"] or 1) < 1 for numbers in by_dataset):
         lines.append("decode steps are slower: those that rank tokens also compute the ones that they revive")
     return lines
+
+
+def times_summary(
+    times: Collection[Mapping[str, Any]], labels: Mapping[str, str], facts: Mapping[str, DatasetFacts]
+) -> str:
+    """Format the speedups of a timing run, a line per timed run, and a line on its noise.
+
+    Args:
+        times: the timing run's lines.
+        labels: labels of the timed runs, by their names in `times`.
+        facts: facts by dataset.
+    """
+    records = times_table(times)
+    # A dataset without a task is its own.
+    records["task"] = records["dataset"].map(lambda name: facts[name].task or name)
+    measures = _TITLES | {"over nothing pruned": averages.OVER_NOTHING_PRUNED}
+    lines = []
+    for name, label in labels.items():
+        own = records[records["subject"] == name]
+        values = [averages.average(own, measure).value for measure in measures.values()]
+        lines.append([label, str(len(own)), *(_text(value, "{:.2f}x") for value in values)])
+    timed = records.drop_duplicates(KEY).merge(pd.DataFrame(times)[[*KEY, "prompt_tokens"]], on=KEY)
+    noise = f"{len(timed)} records timed, {int(timed['noisy'].sum())} noisy"
+    if (variation := averages.prefill_variation(timed)) is not None:
+        noise += f"; at equal length the unmodified model's first token varies by {variation:.1%}"
+    return "\n".join([table(["", "records", *measures], lines), "", noise, _MEANING])
 
 
 def _score(numbers: Mapping[str, Any]) -> str:
@@ -130,8 +156,8 @@ def _score(numbers: Mapping[str, Any]) -> str:
     return _text(numbers["score"], "{:.2f}") + (f" ± {stdev(seeds):.2f}" if seeds else "")
 
 
-def _same_answers(numbers: Mapping[str, Any]) -> str:
-    return f"{round(numbers['same_answers'], 1):g} of {numbers['compared']}" if numbers.get("compared") else "-"
+def _count(number: float) -> str:
+    return f"{round(number, 1):g}"
 
 
 def error_kind(error: str) -> str:

@@ -1,4 +1,4 @@
-"""Writes run folders as `lazybench run` does, from made-up numbers."""
+"""Writes run folders and timing runs as `lazybench run` and `time` do, from made-up numbers."""
 
 import json
 from collections import Counter
@@ -17,78 +17,73 @@ SETTINGS = {
     "lazyllm": {"schedule": "10:0.7,20:0.5"},
 }
 SETTINGS["prompt_compression"] |= {"window_tokens": None, "faithful_whitespace": False}
+WHERE = {"device": "NVIDIA A100", "commit": "abc", "date": "2026-11-29"}
 
 
 def row(dataset, number, **values):
-    """One line of predictions: 100 prompt tokens, 4 new ones, TTFT twice as fast as the baseline's.
-
-    Decode steps follow from the other times, unless they are given.
-    """
-    numbers = {
-        "_id": f"{dataset}-{number}",
-        "dataset": dataset,
-        "prediction": f"answer {number}",
-        "answers": ["answer"],
-        "all_classes": None,
-        "length": 80,
-        "score": 0.5,
-        "prompt_tokens": 100,
-        "new_tokens": 4,
-        "ttft_s": 1.0,
-        "generation_s": 2.0,
-        "baseline_ttft_s": 2.0,
-        "baseline_generation_s": 3.0,
-        "keep_1_ttft_s": 1.5,
-        "keep_1_generation_s": 2.5,
-        "prompt_computed": 0.75,
-        "baseline_prediction": f"answer {number}",
-        "baseline_score": 0.75,
-        "baseline_new_tokens": 4,
-        "identical_tokens": 1.0,
-        "retaken": 0,
-        "disturbed": False,
-    }
-    numbers |= values
-    for engine, tokens in (("", "new_tokens"), ("baseline_", "baseline_new_tokens"), ("keep_1_", "new_tokens")):
-        ttft, generation, count = (numbers[key] for key in (f"{engine}ttft_s", f"{engine}generation_s", tokens))
-        step = None if None in (ttft, generation, count) or count < 2 else (generation - ttft) / (count - 1)
-        numbers.setdefault(f"{engine}decode_step_s", step)
-    return numbers
+    """One line of predictions: 100 prompt tokens, 4 new ones."""
+    numbers = {"_id": f"{dataset}-{number}", "dataset": dataset, "data": "LongBench"}
+    numbers |= {"answers": ["answer"], "all_classes": None, "length": 80, "groups": "", "prompt_tokens": 100}
+    numbers |= {"prediction": f"answer {number}", "score": 0.5, "new_tokens": 4, "prompt_computed": 0.75}
+    numbers |= {"reached_limit": 0.0, "identical_tokens": 1.0, "unmodified_prediction": f"answer {number}"}
+    return numbers | {"unmodified_score": 0.75, "unmodified_new_tokens": 4} | WHERE | values
 
 
 def failed(dataset, number, error="oom"):
     """One line of a record that the method could not run."""
+    kept = ("_id", "dataset", "data", "answers", "all_classes", "length", "groups", "prompt_tokens", *WHERE)
     given = row(dataset, number)
-    kept = ("_id", "dataset", "answers", "all_classes", "length", "prompt_tokens")
     return dict.fromkeys(given) | {key: given[key] for key in kept} | {"error": error}
 
 
-def rows_of(datasets, records=4, speedup=1.0, score=0.5, seed=0):
-    """Lines for some datasets, with scores and times that differ between records."""
+def trial(ttft=1.0, generation=2.0, new_tokens=4):
+    step = (generation - ttft) / (new_tokens - 1) if new_tokens > 1 else None
+    return {"ttft_s": ttft, "generation_s": generation, "decode_step_s": step, "new_tokens": new_tokens}
+
+
+def timed(dataset, number, subjects, unmodified=None, **values):
+    """One line of times: of the unmodified model twice, and of `subjects`, each with its trial."""
+    trials = {"unmodified": [unmodified or trial(2.0, 3.0)] * 2} | {name: [one] for name, one in subjects.items()}
+    line = {"dataset": dataset, "_id": f"{dataset}-{number}", "prompt_tokens": 100, "seed": 0, "trials": trials}
+    return line | {"retries": 0, "noisy": False, "threads": 1} | WHERE | values
+
+
+def rows_of(datasets, records=4, score=0.5, seed=0):
+    """Lines for some datasets, with scores that differ between records."""
     generator = np.random.default_rng(seed)
     rows = []
     for dataset, number in product(datasets, range(records)):
-        slow = float(generator.uniform(1, 3))
-        tokens = int(generator.integers(2, 30))
-        values = {
-            "score": float(np.clip(generator.normal(score, 0.2), 0, 1)),
-            "new_tokens": tokens,
-            "ttft_s": slow / speedup,
-            "generation_s": slow / speedup + 0.05 * tokens,
-            "baseline_ttft_s": slow,
-            "baseline_generation_s": slow + 0.05 * tokens,
-            "baseline_new_tokens": tokens,
-            "prompt_computed": float(generator.uniform(0.5, 1)),
-            "identical_tokens": float(generator.uniform(0.5, 1)),
+        values = {"score": float(np.clip(generator.normal(score, 0.2), 0, 1)), "new_tokens": 20}
+        values |= {
+            "prediction": f"{seed} {number}",
+            "unmodified_score": float(np.clip(generator.normal(0.5, 0.2), 0, 1)),
         }
-        rows.append(row(dataset, number, **values))
+        shares = {"prompt_computed": generator.uniform(0.5, 1), "identical_tokens": generator.uniform(0.5, 1)}
+        rows.append(row(dataset, number, prompt_tokens=500 + 97 * number, **values, **shares))
     return rows
 
 
-def write_run(root, name, rows, *, task="multidoc_qa", digest="000000000001", finished=True, traces=(), **changes):
-    """Write one run folder of the method `name` in `root`, from lines of predictions and traces.
+def times_of(rows, speedups, seed=0, **values):
+    """Lines of times of the records of `rows`: by subject its speedup, with noise."""
+    generator = np.random.default_rng(seed)
+    lines = []
+    for line in rows:
+        tokens, slow, number = line["prompt_tokens"], generator.normal(1, 0.03), line["_id"].rpartition("-")[2]
+        ttft = slow * (tokens / 1000 + (tokens / 2000) ** 2)
+        subjects = {}
+        for name, speedup in speedups.items():
+            own = ttft / speedup * generator.normal(1, 0.05)
+            subjects[name] = trial(own, own + 0.05 * 19, 20)
+        unmodified = trial(ttft, ttft + 0.05 * 24, 25)
+        lines.append(timed(line["dataset"], number, subjects, unmodified, prompt_tokens=tokens, **values))
+    return lines
 
-    `changes` are settings (`model`, `data`, `method`: dicts, `records`) and `environment` that are not the usual ones.
+
+def write_run(root, name, rows, *, task="multidoc_qa", digest="000000000001", times=(), traces=(), **changes):
+    """Write one run folder of the method `name` in `root`, from lines of predictions, times and traces.
+
+    `changes` are settings (`model`, `data`, `method`: dicts, `records_of`, `records`) and `environment` that are not
+    the usual ones.
     """
     model = {"name": "llama2_7b", "path": "meta-llama/Llama-2-7b-chat-hf", "dtype": "bfloat16", "limit": 3500}
     model |= {"chat": "[INST]{prompt}[/INST]"} | changes.get("model", {})
@@ -101,22 +96,35 @@ def write_run(root, name, rows, *, task="multidoc_qa", digest="000000000001", fi
         "method": method | changes.get("method", {}),
         "data": data,
         "task": task,
-        "timing": {"warmup": 5, "paired": True},
         "weights": "llama:1",
         "records": changes.get("records", "f" * 64),
         "records_of": changes.get("records_of", dict(counts)),
     }
-    environment = {"versions": {"torch": "2.13.0"}, "commit": "abc", "device": "NVIDIA A100", "dtype": "bfloat16"}
-    environment |= {"threads": 1} | changes.get("environment", {})
+    environment = {"results_version": 7, "versions": {"torch": "2.13.0"}, "dtype": "bfloat16", "attention": "sdpa"}
     folder = root / model["name"] / data["name"] / name / digest
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), "utf-8")
-    (folder / "environment.json").write_text(json.dumps(environment), "utf-8")
-    for file, lines in {"predictions": rows, "traces": traces}.items():
-        (folder / f"{file}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-    if finished:
-        (folder / "scores.json").write_text("{}", "utf-8")
+    (folder / "environment.json").write_text(json.dumps(environment | changes.get("environment", {})), "utf-8")
+    for file, lines in {"predictions": rows, "traces": traces, "times": times}.items():
+        if lines or file == "predictions":
+            (folder / f"{file}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     return folder
+
+
+def write_times(root, lines, *, model="llama2_7b", data="longbench", digest="00000000000t"):
+    """Write one timing run in `root`, from lines of times."""
+    folder = root / model / data / "times" / digest
+    folder.mkdir(parents=True)
+    (folder / "times.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    (folder / "timing.json").write_text("{}", "utf-8")
+
+
+def kl_traces(rows, mean=0.02, seed=0):
+    """Traces with a KL a record."""
+    kls = np.random.default_rng(seed).lognormal(np.log(mean), 1, len(rows)).round(6)
+    return [
+        {key: one[key] for key in ("_id", "dataset")} | {"kl": kl} for one, kl in zip(rows, kls.tolist(), strict=True)
+    ]
 
 
 def stage_traces(rows, layers=(10, 20), floors=(0.7, 0.35)):
@@ -126,7 +134,8 @@ def stage_traces(rows, layers=(10, 20), floors=(0.7, 0.35)):
     for line in rows:
         growth = np.cumsum(generator.uniform(0, 0.01, line["new_tokens"]))
         computed = [[min(1.0, floor + grown) for floor in floors] for grown in growth]
-        trace = {"first_token_kl": float(generator.exponential(0.1)), "stages": list(layers), "computed": computed}
+        kls = {"kl": float(generator.exponential(0.1)), "first_token_kl": float(generator.exponential(0.1))}
+        trace = kls | {"stages": list(layers), "computed": computed}
         traces.append({"_id": line["_id"], "dataset": line["dataset"]} | trace)
     return traces
 
@@ -146,23 +155,31 @@ def attention_traces(rows, layers=32, bins=200):
     return traces
 
 
-def write_everything(root, records=4):
-    """Write all that the tables and figures of one model show: every method, two sweeps, and traces."""
-    names = datasets_of("all", load_facts())
-    rows = rows_of(names, records)
-    write_run(root, "baseline", rows, task="all", traces=attention_traces(rows[::8]))
-    speedups = {"10:0.8,20:0.7": 1.4, "10:0.7,20:0.5": 2.0, "5:0.5,10:0.3": 3.0}
-    for number, (schedule, speedup) in enumerate(speedups.items()):
-        rows = rows_of(names, records, speedup, 0.5 - 0.04 * number, seed=number + 1)
-        traces = stage_traces(rows, [10, 20] if number < 2 else [5, 10]) if number else ()
-        settings = {"schedule": schedule}
-        write_run(root, "lazyllm", rows, task="all", digest=f"a{number}", method=settings, traces=traces)
-    for layer in (5, 15):
-        for keep in (0.7, 0.3):
-            rows = rows_of(names, records, 1.5, 0.5 - (1 - keep) / layer, seed=layer)
-            schedule = f"{layer}:{keep}"
-            write_run(root, "lazyllm", rows, task="all", digest=schedule, method={"schedule": schedule})
+def write_everything(root, records=4, model="llama2_7b"):
+    """Write all that the tables and figures of one model show: every method, two sweeps, traces, and a timing run."""
+    names, speedups = datasets_of("all", load_facts()), {}
+
+    def add(method, digest, settings, speedup, score, seed, traces):
+        rows = rows_of(names, records, score, seed)
+        made = traces(rows)
+        write_run(root, method, rows, task="all", digest=digest, method=settings, traces=made, model={"name": model})
+        speedups[f"{method}/{digest}"] = speedup
+
+    add("baseline", "b", {}, 1.0, 0.5, 0, lambda rows: attention_traces(rows[::8]))
+    schedules = {"10:0.8,20:0.7": 1.4, "10:0.7,20:0.5": 2.0, "5:0.5,10:0.3": 3.0}
+    for number, (schedule, speedup) in enumerate(schedules.items()):
+        layers = [10, 20] if number < 2 else [5, 10]
+        traces = lambda rows, layers=layers: stage_traces(rows, layers)  # noqa: E731
+        add("lazyllm", f"a{number}", {"schedule": schedule}, speedup, 0.5 - 0.04 * number, number + 1, traces)
+    for layer, keep in product((5, 15), (0.7, 0.3)):
+        traces = lambda rows, mean=(1 - keep) / layer: kl_traces(rows, mean)  # noqa: E731
+        score = 0.5 - (1 - keep) / layer
+        add("lazyllm", f"{layer}-{keep}", {"schedule": f"{layer}:{keep}"}, 1.5, score, 10 + layer, traces)
     for method, key in (("random_drop", "keep"), ("static_pruning", "keep"), ("prompt_compression", "ratio")):
         for number, value in enumerate((0.8, 0.5)):
-            rows = rows_of(names, records, 1 + 0.4 * number, 0.4 - 0.1 * number, seed=40 + number)
-            write_run(root, method, rows, task="all", digest=f"c{number}", method={key: value})
+            traces = lambda rows, mean=0.1 * (number + 1): kl_traces(rows, mean)  # noqa: E731
+            add(method, f"c{number}", {key: value}, 1 + 0.4 * number, 0.4 - 0.1 * number, 40 + number, traces)
+    add("lazyllm+", "p", {"schedule": "8:0.4"}, 2.2, 0.49, 60, lambda rows: kl_traces(rows, 0.01))
+    every = {name: speedup for name, speedup in speedups.items() if not name.startswith("baseline")}
+    rows = rows_of(names, records)[:: max(1, records // 2)]
+    write_times(root, times_of(rows, every | {"nothing_pruned": 0.95}), model=model)

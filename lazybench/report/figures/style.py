@@ -15,10 +15,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lazybench.analysis import labels
-from lazybench.analysis.averages import drop_failed
-from lazybench.analysis.grouping import KEY, Block, Row
-
 COLUMN = 3.3  # inches
 LETTERS = 57  # in a line as wide as a column
 # Okabe and Ito's palette without its yellow, which is too pale for lines on white. The numbers of colours, markers and
@@ -60,37 +56,34 @@ def panels(titles: Sequence[str], height: float, xlabel: str, ylabel: str, **sha
     return figure, [*grid[:count]]
 
 
-def finish(figure: Figure, heading: str, entries: Mapping[str, Any] | None = None) -> Figure:
-    """Add a heading above the panels, and one legend below: `entries`, or all labels of the panels."""
+def finish(figure: Figure, entries: Mapping[str, Any] | None = None) -> Figure:
+    """Add one legend below the panels: `entries`, or all labels of the panels."""
     if entries is None:
         entries = {}
         for axes in figure.axes:
             handles, texts = axes.get_legend_handles_labels()
             entries |= zip(texts, handles, strict=True)
-    heading, texts = wrapped(heading, LETTERS), [wrapped(text, LETTERS - 8) for text in entries]
+    texts = [wrapped(text, LETTERS - 8) for text in entries]
     longest = max(len(line) for text in texts for line in text.split("\n"))
     rows = -(-len(texts) // max(1, LETTERS // (8 + longest)))
     columns = -(-len(texts) // rows)
-    lines = sum(1 + text.count("\n") for text in texts) / columns + heading.count("\n")
-    figure.set_figheight(figure.get_figheight() + 0.2 + 0.13 * lines)
-    figure.suptitle(heading, x=0.01, ha="left", color=GREY)
+    lines = sum(1 + text.count("\n") for text in texts) / columns
+    figure.set_figheight(figure.get_figheight() + 0.07 + 0.13 * lines)
     figure.legend(entries.values(), texts, loc="outside lower center", ncols=columns)
     return figure
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
-    """Write PNG and PDF without dates or versions in them; the PDF, for a paper, has no heading."""
+    """Write PNG and PDF without dates or versions in them."""
     png, pdf = (stem.with_name(f"{stem.name}.{suffix}") for suffix in ("png", "pdf"))
     _centre_label(figure)
     figure.savefig(png, metadata={"Software": None})
-    figure.suptitle("")
-    _centre_label(figure)
     figure.savefig(pdf, metadata={"CreationDate": None})
     return [png, pdf]
 
 
 def _centre_label(figure: Figure) -> None:
-    """Move the label of all y axes to the middle of the panels, from that of the figure with heading and legend."""
+    """Move the label of all y axes to the middle of the panels, from that of the figure with its legend."""
     if label := figure.get_supylabel():
         figure.get_layout_engine().execute(figure)  # places the panels, without drawing them
         boxes = [axes.get_position() for axes in figure.axes]
@@ -116,26 +109,6 @@ def error_bars(axes: Axes, points: pd.DataFrame, x: str, y: str, **options: Any)
             low, value, high = (points[f"{name}{end}"].astype(float) for end in ("_low", "", "_high"))
             options[key] = value - low, high - value
     axes.errorbar(points[x], points[y], ecolor=(options["color"], 0.4), **options)
-
-
-def subtitle(block: Block, rows: Sequence[Row], records: Sequence[int] = ()) -> str:
-    """Return the heading of a figure of these rows: their model, data, records, prompts and devices.
-
-    `records` has the number of each row's records in the figure; by default, all that did not fail.
-    """
-    parts = [drop_failed(row.records) for row in rows]
-    tokens = pd.concat(parts).drop_duplicates([*KEY, "prompt_tokens"])["prompt_tokens"].dropna()
-    prompts = f"prompts {tokens.median():,.0f} tokens (median; max {tokens.max():,.0f})" if len(tokens) else ""
-    runs = [run for row in rows for run in row.runs]
-    warm_up = "no warm-up" if all(run.settings["timing"].get("warmup") == 0 for run in runs) else ""
-    calibrated = {labels.is_calibrated(run) for run in runs if run.method != "baseline"}
-    methods = "methods calibrated" if calibrated == {True} else ""
-    environments = [run.environment for run in runs]
-    devices = {environment.get("device", "") for environment in environments}
-    timed_on = {environment["times"]["device"] for environment in environments if "times" in environment} - devices
-    facts = [block.title, f"n={span(records or [*map(len, parts)])}", prompts, warm_up, methods]
-    facts += [block.numbered("device", device) for device in sorted(devices)]
-    return "; ".join(filter(None, [*facts, *(f"times: {device}" for device in timed_on)]))
 
 
 def span(numbers: Collection[int]) -> str:

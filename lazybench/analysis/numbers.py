@@ -1,0 +1,67 @@
+"""All numbers of a block: each measure of each row, on the mean over tasks and on every task."""
+
+from collections.abc import Sequence
+from statistics import stdev
+
+import pandas as pd
+
+from lazybench.analysis import averages
+from lazybench.analysis.averages import MEAN, Measure, average, group_measure
+from lazybench.analysis.blocks import Block, Row
+from lazybench.analysis.labels import title_of
+
+MEASURES = (
+    *(averages.SCORE, averages.SCORE_DIFFERENCE, averages.TTFT, averages.ANSWER, averages.DECODE_STEP),
+    *(averages.GENERATION, averages.OVER_NOTHING_PRUNED, averages.TTFT_SECONDS, averages.COMPUTED),
+    *(averages.GEOMETRIC_KL, averages.KL, averages.ANSWERS, averages.TOKENS),
+)
+_LINE = ["task", "title", "method", "name", "line"]
+
+
+def groups_of(block: Block) -> list[Measure]:
+    """Return the measures of the scores of a block's groups of records."""
+    names = [name for row in block.rows for name in row.datasets]
+    return [group_measure(group) for group in dict.fromkeys(g for name in names for g in block.facts[name].groups)]
+
+
+def numbers(block: Block, rows: Sequence[Row] | None = None) -> pd.DataFrame:
+    """Measure rows of a block, those of its tables by default.
+
+    Returns:
+        A line per task, row and measure that has a value: `task`, its `title`; `method`, `name` and `line` of the row;
+        `measure`, `value`, `low` and `high` of its interval, `records` that it is measured on, and `seed_deviation`,
+        the standard deviation over the seeds of a method that has several. The mean of several tasks is last.
+    """
+    rows = block.compared if rows is None else rows
+    tasks, averaged = block.tasks(rows), block.averaged(rows)
+    sections = {title_of(task, "task"): (task, {task: names}) for task, names in tasks.items()}
+    if len(averaged) > 1:
+        sections["Macro-average"] = MEAN, averaged
+    lines = []
+    for title, (task, members) in sections.items():
+        for row in rows:
+            records, reason = row.select(members)
+            for measure in () if reason else (*MEASURES, *groups_of(block)):
+                result = average(records, measure)
+                values = {"value": result.value, "low": result.low, "high": result.high, "records": result.records}
+                deviation = stdev(result.seeds) if result.seeds else None
+                names = dict(zip(_LINE, (task, title, row.method, row.name, row.line), strict=True))
+                lines.append({**names, "measure": measure.key, **values, "seed_deviation": deviation})
+    columns = [*_LINE, "measure", "value", "low", "high", "records", "seed_deviation"]
+    frame = pd.DataFrame(lines, columns=columns)
+    return frame.astype(dict.fromkeys(["value", "low", "high", "seed_deviation"], float)).dropna(subset="value")
+
+
+def overall(numbers: pd.DataFrame) -> pd.DataFrame:
+    """Return the lines of `numbers` of the mean over tasks, or of the task if there is a single one."""
+    return numbers[numbers["task"] == MEAN] if numbers["task"].nunique() > 1 else numbers
+
+
+def wide(numbers: pd.DataFrame, measures: Sequence[str]) -> pd.DataFrame:
+    """Return a line per task and row that has all `measures`, a column each, with `_low`, `_high` and `_records`."""
+    table = numbers.drop_duplicates(_LINE)[[*_LINE]]
+    for measure in measures:
+        own = numbers[numbers["measure"] == measure].rename(columns={"value": measure, "low": f"{measure}_low"})
+        own = own.rename(columns={"high": f"{measure}_high", "records": f"{measure}_records"})
+        table = table.merge(own[[*_LINE, *(f"{measure}{end}" for end in ("", "_low", "_high", "_records"))]], on=_LINE)
+    return table

@@ -1,0 +1,259 @@
+"""Runs as reports read them, from run folders or from the compact form that reports write.
+
+The compact form is `records.csv`, one line per row of a table and record, and `runs.json`, everything else about the
+runs. It is small enough to commit.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePath
+from statistics import fmean
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from lazybench.analysis.trace_means import trace_means
+from lazybench.data.facts import DatasetFacts, datasets_of, english, load_facts
+from lazybench.errors import LazyBenchError, first_line, one_line
+from lazybench.store.journal import PREDICTIONS, TIMES, TRACES, journals, read_rows
+from lazybench.store.run_folder import CONFIG, ENVIRONMENT
+from lazybench.store.survey import run_folders
+
+RECORDS, RUNS = "records.csv", "runs.json"
+KEY = ["dataset", "_id"]
+# Subjects of times besides the timed runs, which are named `<method>/<hash>`.
+UNMODIFIED, NOTHING_PRUNED = "unmodified", "nothing_pruned"
+OWN = "run"  # the `timing` of times from the run itself; those of a timing run have its hash
+# Columns of a trial, in seconds and tokens, by the column of tables. A subject's prefix stands before them.
+_TRIAL = {"ttft_s": "ttft_s", "generation_s": "generation_s", "decode_step_s": "decode_step_s"}
+_TRIAL |= {"timed_tokens": "new_tokens"}
+_PREFIXES = ("", "unmodified_", "nothing_pruned_")
+# Shares from 0 to 1, nats, tokens, and words in `length`; blank if not measured.
+_COUNTS = ("length", "prompt_tokens", "new_tokens", "unmodified_new_tokens")
+_SHARES = ("score", "unmodified_score", "reached_limit", "prompt_computed", "identical_tokens", "identical_answer")
+_NUMBERS = (*_COUNTS, *_SHARES, "first_token_kl", "kl")
+# The scores of several seeds are separated by blanks.
+_TEXTS = ("groups", "prediction", "unmodified_prediction", "score_by_seed", "error", "device", "commit", "date")
+_TIMED_NUMBERS = (*(prefix + key for prefix in _PREFIXES for key in _TRIAL), "retries", "noisy", "threads")
+_TIMED_TEXTS = ("timing", "timed_on", "timed_commit", "timed_date")
+COLUMNS = (*KEY, *_NUMBERS, *_TEXTS)
+TIME_COLUMNS = (*_TIMED_TEXTS, *_TIMED_NUMBERS)
+INTEGERS = (*_COUNTS, "retries", "noisy", "threads")
+_OWNER = ["model", "data", "subject"]  # what times are of
+_FORMAT = "lazybench records 3"
+_PATH = re.compile(r"(?:file://|(?<![\w.:/]))/[^\s,\]}'\"]*/")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run."""
+
+    model: str  # the names of model, data and method: the levels of the run's folder
+    data: str
+    method: str
+    digest: str  # the run's hash, the fourth level
+    settings: dict[str, Any]  # its `config.yaml`, without this machine's folders
+    environment: dict[str, Any]  # its `environment.json`; `command` has the arguments of the command line
+    traces: dict[str, Any]  # of `trace_means`, empty without any
+    folder: str  # where it was read
+    records: pd.DataFrame  # one row per record, with `COLUMNS`; `error` is empty if the method ran
+
+    @property
+    def name(self) -> str:
+        """The run's path below the folder of all runs."""
+        return f"{self.model}/{self.data}/{self.method}/{self.digest}"
+
+    @property
+    def calibrated_on(self) -> int:
+        """Number of its records that the method's settings were calibrated on."""
+        return int(self.settings.get("calibrated_on") or 0)
+
+    @cached_property
+    def facts(self) -> dict[str, DatasetFacts]:
+        """Facts by dataset, those of the user's datasets included."""
+        return load_facts(self.settings["data"].get("datasets"))
+
+    @cached_property
+    def datasets(self) -> list[str]:
+        """The datasets that it covers once it is finished."""
+        has = self.settings["data"].get("has")
+        return datasets_of(self.settings["task"], self.facts, english() if has is None else list(has))
+
+    def expected(self, dataset: str) -> int:
+        """Return the number of its records of a dataset once it is finished, failed ones included."""
+        return self.settings["records_of"].get(dataset, 0)
+
+
+def answers_table(lines: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Make a table with `COLUMNS` of lines of predictions, which can have traced columns, too."""
+    return _typed(pd.DataFrame(map(_answer, lines), columns=list(COLUMNS)))
+
+
+def times_table(lines: Iterable[Mapping[str, Any]], timing: str = OWN, subject: str | None = None) -> pd.DataFrame:
+    """Make a table of lines of times: `subject`, `KEY` and `TIME_COLUMNS`, a row per record and timed subject.
+
+    `timing` is the hash of the timing run. With `subject`, the rows are of that subject only.
+    """
+    rows = [row for line in lines if not line.get("error") for row in _times(line, timing, subject)]
+    return _typed(pd.DataFrame(rows, columns=["subject", *KEY, *TIME_COLUMNS]))
+
+
+def find(roots: Sequence[str | Path]) -> tuple[list[Run], pd.DataFrame, list[str]]:
+    """Read every run below some folders.
+
+    Args:
+        roots: trees of run folders, or reports with `RECORDS` and `RUNS`.
+
+    Returns:
+        The runs; the times of all of them, with `model` and `data` beside the columns of `times_table`; and warnings,
+        which name runs that cannot be read and why.
+
+    Raises:
+        LazyBenchError: a folder is missing or holds no runs, or none of its runs can be read.
+    """
+    runs, times, warnings = [], [], []
+    for root in map(Path, roots):
+        if not root.is_dir():
+            raise LazyBenchError(f"runs={root}: no such folder")
+        # A folder may hold settings alone.
+        paths = [path for path in run_folders(root) if any(file.exists() for file in journals(path, PREDICTIONS))]
+        paths += sorted(path.parent for path in root.rglob(RUNS) if path.with_name(RECORDS).exists())
+        if not paths:
+            raise LazyBenchError(f"runs={root}: no runs there; make one: lazybench run method=lazyllm task=code")
+        paths += sorted(path for path in root.rglob("times/*") if any(file.exists() for file in journals(path, TIMES)))
+        bad = []
+        for path in paths:
+            try:
+                read = (
+                    _read_compact if (path / RUNS).exists() else _read_run if (path / CONFIG).exists() else _read_times
+                )
+                found, timed = read(path)
+                for run in found:  # an error in what tables take from settings is raised here
+                    [run.expected(name) for name in run.datasets]
+            except Exception as error:  # files can be broken in any way
+                reason = one_line(str(error) if isinstance(error, LazyBenchError) else first_line(error))
+                bad.append((reason if str(path) in reason else f"{path}: {reason}").replace(f"{root}/", ""))
+                continue
+            runs += found
+            times.append(timed)
+        if len(bad) == len(paths):
+            raise LazyBenchError(f"runs={root}: no run there can be read: {bad[0]}")
+        warnings += [f"a run is left out: {reason}" for reason in bad]
+    # The same runs, read from anywhere and in any order, give the same report.
+    order = [*_OWNER, *KEY, *_TIMED_TEXTS]
+    return sorted(runs, key=lambda run: run.name), pd.concat(times).sort_values(order, kind="stable"), warnings
+
+
+def write_compact(runs: Iterable[Run], records: pd.DataFrame, folder: Path) -> None:
+    """Write the runs as `RUNS`, and as `RECORDS` their records, which have the `digest` of their run."""
+    keys = ("model", "data", "method", "digest", "settings", "environment", "traces")
+    entries = [json.dumps({key: getattr(run, key) for key in keys}) for run in runs]
+    text = f'{{"format": "{_FORMAT}", "runs": [\n' + ",\n".join(entries) + "\n]}\n"
+    (folder / RUNS).write_text(text, "utf-8")
+    whole = records.astype(dict.fromkeys(INTEGERS, "Int64"))
+    whole.to_csv(folder / RECORDS, index=False, lineterminator="\n", errors="surrogatepass")
+
+
+def _answer(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the row of a record from its line of predictions."""
+    repeats = line.get("repeats") or []
+    seeds = [repeat.get("score") for repeat in repeats]
+    shares = [repeat.get("identical_tokens") for repeat in repeats or [line]]
+    return {
+        **{key: line.get(key) for key in COLUMNS},
+        "identical_answer": None if None in shares else fmean(share == 1 for share in shares),
+        "score_by_seed": "" if None in seeds else " ".join(f"{score:.6g}" for score in seeds),
+    }
+
+
+def _times(line: Mapping[str, Any], timing: str, only: str | None) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a record from its line of times; a subject's trials are averaged."""
+    trials = line["trials"]
+    shared = {key: line[key] for key in (*KEY, "threads", "retries", "noisy")} | {"timing": timing}
+    shared |= {"timed_on": line["device"], "timed_commit": line.get("commit"), "timed_date": line["date"]}
+    for subject in trials if only is None else [only]:
+        own = {}
+        for prefix, name in zip(_PREFIXES, (subject, UNMODIFIED, NOTHING_PRUNED), strict=True):
+            for column, key in _TRIAL.items():
+                values = [trial[key] for trial in trials.get(name, ()) if trial[key] is not None]
+                own[prefix + column] = fmean(values) if values else None
+        if subject != NOTHING_PRUNED:
+            yield shared | own | {"subject": subject}
+
+
+def _typed(frame: pd.DataFrame) -> pd.DataFrame:
+    """Round numbers, so that their sums are the same wherever they are read; missing texts are empty."""
+    numbers = [key for key in (*_NUMBERS, *_TIMED_NUMBERS) if key in frame]
+    texts = frame.columns.difference(numbers)
+    frame[numbers] = frame[numbers].astype(float).round(6)
+    frame[texts] = frame[texts].astype(object).fillna("")
+    return frame
+
+
+def _read_run(folder: Path) -> tuple[list[Run], pd.DataFrame]:
+    """Read the run in `<model>/<data>/<method>/<hash>`; a damaged file raises any error of its reader."""
+    settings = _settings(folder / CONFIG)
+    environment = json.loads((folder / ENVIRONMENT).read_text("utf-8"))
+    if "command" in environment:  # without this machine's folders
+        environment["command"] = [_PATH.sub("FOLDER/", str(word)) for word in environment["command"]]
+    lines, traced = read_rows(folder, PREDICTIONS), read_rows(folder, TRACES)
+    kls = {key: {name: row.get(name) for name in ("first_token_kl", "kl")} for key, row in traced.items()}
+    model, data, method = (settings[section]["name"] for section in ("model", "data", "method"))
+    records = answers_table({**line, **kls.get(key, {})} for key, line in lines.items())
+    run = Run(
+        model, data, method, folder.name, settings, environment, trace_means(traced.values()), str(folder), records
+    )
+    name = f"{method}/{folder.name}"
+    timed = times_table(read_rows(folder, TIMES).values(), subject=UNMODIFIED if method == "baseline" else name)
+    return [run], timed.assign(model=model, data=data, subject=name)
+
+
+def _read_times(folder: Path) -> tuple[list[Run], pd.DataFrame]:
+    """Read the timing run in `<model>/<data>/times/<hash>`."""
+    model, data = folder.parts[-4:-2]
+    timed = times_table(read_rows(folder, TIMES).values(), timing=folder.name)
+    return [], timed.assign(model=model, data=data)
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """Read a run's settings, without this machine's folders."""
+    settings = yaml.safe_load(path.read_text("utf-8"))
+    model = settings["model"]
+    for section in (model, model.get("tokenizer") or {}, settings["data"], settings["method"]):
+        for key, value in section.items():
+            if isinstance(value, str) and key != "chat" and PurePath(value).is_absolute():
+                section[key] = PurePath(value).name
+    return settings
+
+
+def _read_compact(folder: Path) -> tuple[list[Run], pd.DataFrame]:
+    """Read what `write_compact` wrote; a damaged file raises any error of its reader."""
+    content = json.loads((folder / RUNS).read_text("utf-8"))
+    if content["format"] != _FORMAT:
+        raise LazyBenchError(f"{folder / RUNS} is of another version ({content['format']}): make it again")
+    numbers = (*_NUMBERS, *_TIMED_NUMBERS)
+    # A text may be empty, or "NA".
+    table = pd.read_csv(
+        folder / RECORDS,
+        dtype=dict.fromkeys(numbers, float),
+        converters=dict.fromkeys(("digest", "label", *KEY, *_TEXTS, *_TIMED_TEXTS), str),
+        keep_default_na=False,
+        na_values={key: [""] for key in numbers},
+        encoding_errors="surrogatepass",
+        lineterminator="\n",
+    )
+    names = ["model", "data", "method", "digest"]
+    by_run = dict(iter(table.groupby(names)))
+    runs = []
+    for entry in content["runs"]:
+        name = tuple(entry[key] for key in names)
+        records = by_run[name] if name in by_run else table.head(0)
+        runs.append(Run(**entry, folder=str(folder / "/".join(name)), records=records[[*COLUMNS]]))
+    timed = table[table["timing"] != ""]
+    is_unmodified = (timed["method"] == "baseline") & (timed["timing"] != OWN)
+    timed = timed.assign(subject=(timed["method"] + "/" + timed["digest"]).mask(is_unmodified, UNMODIFIED))
+    return runs, timed[[*_OWNER, *KEY, *TIME_COLUMNS]]
