@@ -71,9 +71,7 @@ UNMODIFIED_SCORE = Measure("unmodified_score", "Unmodified score", "unmodified_s
 SCORE_DIFFERENCE = Measure("score_difference", "Score less unmodified", _score_difference, least=-100, **_POINTS)
 TTFT = Measure("ttft_speedup", "First token (×)", "unmodified_ttft_s", "ttft_s", timed=True)
 ANSWER = Measure("answer_speedup", "Whole answer (×)", "unmodified_generation_s", _equal_length_s, timed=True)
-GENERATION = Measure(
-    "generation_speedup", "Generation, as measured (×)", "unmodified_generation_s", "generation_s", timed=True
-)
+GENERATION = Measure("generation_speedup", "Generation (×)", "unmodified_generation_s", "generation_s", timed=True)
 DECODE_STEP = Measure("decode_step_speedup", "Decode step (×)", "unmodified_decode_step_s", "decode_step_s", timed=True)
 OVER_NOTHING_PRUNED = replace(
     TTFT,
@@ -82,7 +80,7 @@ OVER_NOTHING_PRUNED = replace(
     top="nothing_pruned_ttft_s",
 )
 TTFT_SECONDS = Measure("ttft_s", "First token (s)", "ttft_s", digits=3, timed=True)
-COMPUTED = Measure("prompt_computed", "Prompt tokens computed (%)", "prompt_computed", scale=100)
+COMPUTED = Measure("prompt_computed", "Computed (%)", "prompt_computed", scale=100)
 KL = Measure("kl", "KL, mean (nats)", "kl", digits=4, long_tailed=True)
 GEOMETRIC_KL = replace(KL, key="geometric_kl", title="KL, geometric mean (nats)", geometric=True)
 TOKENS = Measure("identical_tokens", "Identical tokens (%)", "identical_tokens", digits=1, **_POINTS)

@@ -11,16 +11,17 @@ from lazybench.analysis.blocks import Block, Row
 from lazybench.analysis.labels import title_of
 
 MEASURES = (
-    *(averages.SCORE, averages.SCORE_DIFFERENCE, averages.TTFT, averages.ANSWER, averages.DECODE_STEP),
+    *(averages.SCORE, averages.UNMODIFIED_SCORE, averages.SCORE_DIFFERENCE),
+    *(averages.TTFT, averages.ANSWER, averages.DECODE_STEP),
     *(averages.GENERATION, averages.OVER_NOTHING_PRUNED, averages.TTFT_SECONDS, averages.COMPUTED),
     *(averages.GEOMETRIC_KL, averages.KL, averages.ANSWERS, averages.TOKENS),
 )
-_LINE = ["task", "title", "method", "name", "line"]
+_LINE = ["task", "title", "method", "line", "name"]
 
 
 def groups_of(block: Block) -> list[Measure]:
     """Return the measures of the scores of a block's groups of records."""
-    names = [name for row in block.rows for name in row.datasets]
+    names = [name for name in block.facts if any(name in row.datasets for row in block.rows)]
     return [group_measure(group) for group in dict.fromkeys(g for name in names for g in block.facts[name].groups)]
 
 
@@ -28,9 +29,9 @@ def numbers(block: Block, rows: Sequence[Row] | None = None) -> pd.DataFrame:
     """Measure rows of a block, those of its tables by default.
 
     Returns:
-        A line per task, row and measure that has a value: `task`, its `title`; `method`, `name` and `line` of the row;
-        `measure`, `value`, `low` and `high` of its interval, `records` that it is measured on, and `seed_deviation`,
-        the standard deviation over the seeds of a method that has several. The mean of several tasks is last.
+        A line per task, row and measure that has a value: `task`, its `title`; the row's `method`, its title as `line`,
+        and `name`; `measure`, its `value`, `low` and `high` of the interval, `records` that it is measured on, and
+        `seed_deviation`, the standard deviation over the seeds if there are several. The mean of the tasks is last.
     """
     rows = block.compared if rows is None else rows
     tasks, averaged = block.tasks(rows), block.averaged(rows)
@@ -40,12 +41,12 @@ def numbers(block: Block, rows: Sequence[Row] | None = None) -> pd.DataFrame:
     lines = []
     for title, (task, members) in sections.items():
         for row in rows:
-            records, reason = row.select(members)
-            for measure in () if reason else (*MEASURES, *groups_of(block)):
+            records, is_whole = row.select(members), all(row.datasets.issuperset(names) for names in members.values())
+            for measure in (*MEASURES, *groups_of(block)) if is_whole else ():
                 result = average(records, measure)
                 values = {"value": result.value, "low": result.low, "high": result.high, "records": result.records}
                 deviation = stdev(result.seeds) if result.seeds else None
-                names = dict(zip(_LINE, (task, title, row.method, row.name, row.line), strict=True))
+                names = dict(zip(_LINE, (task, title, row.method, row.title, row.name), strict=True))
                 lines.append({**names, "measure": measure.key, **values, "seed_deviation": deviation})
     columns = [*_LINE, "measure", "value", "low", "high", "records", "seed_deviation"]
     frame = pd.DataFrame(lines, columns=columns)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from lazybench.analysis.averages import SCORE, TTFT, average
-from lazybench.analysis.blocks import Block
+from lazybench.analysis.blocks import Block, pruned
 from lazybench.analysis.intervals import NEGLIGIBLE, Estimate, geometric_mean, rounded
 
 _DIFFERENCE = replace(SCORE, by_seed="", least=-100.0)
@@ -31,10 +31,10 @@ def compare(block: Block) -> pd.DataFrame:
         signed-rank test, two-sided, and `kl_p_holm`, by Holm's method for all rows. Empty if no two are at equal speed.
     """
     pairs, averaged = [], block.averaged(block.compared)
-    for first, second in combinations([row for row in block.compared if row.method != "baseline"], 2):
-        shared = {*first.datasets} & {*second.datasets}
+    for first, second in combinations(pruned(block.compared), 2):
+        shared = first.datasets & second.datasets
         tasks = {task: [name for name in names if name in shared] for task, names in averaged.items()}
-        records = [row.select(tasks)[0] for row in (first, second)]
+        records = [row.select(tasks) for row in (first, second)]
         speedups = [average(part, TTFT).value for part in records]
         both = records[0].merge(records[1], on=["task", "dataset", "_id"], suffixes=("_first", "_second"))
         if len(both) and None not in speedups and max(speedups) <= (1 + EQUAL + 1e-9) * min(speedups):

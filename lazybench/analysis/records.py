@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from lazybench.analysis.labels import label
 from lazybench.analysis.trace_means import trace_means
 from lazybench.data.facts import DatasetFacts, datasets_of, english, load_facts
 from lazybench.errors import LazyBenchError, first_line, one_line
@@ -29,8 +30,8 @@ KEY = ["dataset", "_id"]
 UNMODIFIED, NOTHING_PRUNED = "unmodified", "nothing_pruned"
 OWN = "run"  # the `timing` of times from the run itself; those of a timing run have its hash
 # Columns of a trial, in seconds and tokens, by the column of tables. A subject's prefix stands before them.
-_TRIAL = {"ttft_s": "ttft_s", "generation_s": "generation_s", "decode_step_s": "decode_step_s"}
-_TRIAL |= {"timed_tokens": "new_tokens"}
+TRIAL = {"ttft_s": "ttft_s", "generation_s": "generation_s", "decode_step_s": "decode_step_s"}
+TRIAL |= {"timed_tokens": "new_tokens"}
 _PREFIXES = ("", "unmodified_", "nothing_pruned_")
 # Shares from 0 to 1, nats, tokens, and words in `length`; blank if not measured.
 _COUNTS = ("length", "prompt_tokens", "new_tokens", "unmodified_new_tokens")
@@ -38,11 +39,11 @@ _SHARES = ("score", "unmodified_score", "reached_limit", "prompt_computed", "ide
 _NUMBERS = (*_COUNTS, *_SHARES, "first_token_kl", "kl")
 # The scores of several seeds are separated by blanks.
 _TEXTS = ("groups", "prediction", "unmodified_prediction", "score_by_seed", "error", "device", "commit", "date")
-_TIMED_NUMBERS = (*(prefix + key for prefix in _PREFIXES for key in _TRIAL), "retries", "noisy", "threads")
-_TIMED_TEXTS = ("timing", "timed_on", "timed_commit", "timed_date")
+_TIME_NUMBERS = (*(prefix + key for prefix in _PREFIXES for key in TRIAL), "retries", "noisy", "threads")
+TIME_TEXTS = ("timing", "timed_on", "timed_commit", "timed_date")
 COLUMNS = (*KEY, *_NUMBERS, *_TEXTS)
-TIME_COLUMNS = (*_TIMED_TEXTS, *_TIMED_NUMBERS)
-INTEGERS = (*_COUNTS, "retries", "noisy", "threads")
+TIME_COLUMNS = (*TIME_TEXTS, *_TIME_NUMBERS)
+_INTEGERS = (*_COUNTS, "retries", "noisy", "threads")
 _OWNER = ["model", "data", "subject"]  # what times are of
 _FORMAT = "lazybench records 3"
 _PATH = re.compile(r"(?:file://|(?<![\w.:/]))/[^\s,\]}'\"]*/")
@@ -67,11 +68,6 @@ class Run:
         """The run's path below the folder of all runs."""
         return f"{self.model}/{self.data}/{self.method}/{self.digest}"
 
-    @property
-    def calibrated_on(self) -> int:
-        """Number of its records that the method's settings were calibrated on."""
-        return int(self.settings.get("calibrated_on") or 0)
-
     @cached_property
     def facts(self) -> dict[str, DatasetFacts]:
         """Facts by dataset, those of the user's datasets included."""
@@ -83,69 +79,57 @@ class Run:
         has = self.settings["data"].get("has")
         return datasets_of(self.settings["task"], self.facts, english() if has is None else list(has))
 
-    def expected(self, dataset: str) -> int:
-        """Return the number of its records of a dataset once it is finished, failed ones included."""
-        return self.settings["records_of"].get(dataset, 0)
-
 
 def answers_table(lines: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Make a table with `COLUMNS` of lines of predictions, which can have traced columns, too."""
     return _typed(pd.DataFrame(map(_answer, lines), columns=list(COLUMNS)))
 
 
-def times_table(lines: Iterable[Mapping[str, Any]], timing: str = OWN, subject: str | None = None) -> pd.DataFrame:
-    """Make a table of lines of times: `subject`, `KEY` and `TIME_COLUMNS`, a row per record and timed subject.
+def times_table(lines: Iterable[Mapping[str, Any]], timing: str = OWN) -> pd.DataFrame:
+    """Make a table of lines of times: `subject`, `KEY` and `TIME_COLUMNS`, a row per record and timed run.
 
-    `timing` is the hash of the timing run. With `subject`, the rows are of that subject only.
+    In a run of the unmodified model that is the subject. `timing` is the hash of the timing run.
     """
-    rows = [row for line in lines if not line.get("error") for row in _times(line, timing, subject)]
+    rows = [row for line in lines if not line.get("error") for row in _times(line, timing)]
     return _typed(pd.DataFrame(rows, columns=["subject", *KEY, *TIME_COLUMNS]))
 
 
-def find(roots: Sequence[str | Path]) -> tuple[list[Run], pd.DataFrame, list[str]]:
-    """Read every run below some folders.
+def find(roots: Sequence[str | Path]) -> tuple[list[Run], pd.DataFrame]:
+    """Read every run and timing run below some folders.
 
     Args:
         roots: trees of run folders, or reports with `RECORDS` and `RUNS`.
 
     Returns:
-        The runs; the times of all of them, with `model` and `data` beside the columns of `times_table`; and warnings,
-        which name runs that cannot be read and why.
+        The runs, and all times, with `model` and `data` beside the columns of `times_table`.
 
     Raises:
-        LazyBenchError: a folder is missing or holds no runs, or none of its runs can be read.
+        LazyBenchError: a folder is missing or holds no runs, or a run cannot be read.
     """
-    runs, times, warnings = [], [], []
+    runs, times = [], []
     for root in map(Path, roots):
         if not root.is_dir():
             raise LazyBenchError(f"runs={root}: no such folder")
         # A folder may hold settings alone.
         paths = [path for path in run_folders(root) if any(file.exists() for file in journals(path, PREDICTIONS))]
-        paths += sorted(path.parent for path in root.rglob(RUNS) if path.with_name(RECORDS).exists())
-        if not paths:
+        reports = [path.parent for path in root.rglob(RUNS) if path.with_name(RECORDS).exists()]
+        if not paths and not reports:
             raise LazyBenchError(f"runs={root}: no runs there; make one: lazybench run method=lazyllm task=code")
-        paths += sorted(path for path in root.rglob("times/*") if any(file.exists() for file in journals(path, TIMES)))
-        bad = []
-        for path in paths:
-            try:
-                read = (
-                    _read_compact if (path / RUNS).exists() else _read_run if (path / CONFIG).exists() else _read_times
-                )
-                found, timed = read(path)
-                for run in found:  # an error in what tables take from settings is raised here
-                    [run.expected(name) for name in run.datasets]
-            except Exception as error:  # files can be broken in any way
-                reason = one_line(str(error) if isinstance(error, LazyBenchError) else first_line(error))
-                bad.append((reason if str(path) in reason else f"{path}: {reason}").replace(f"{root}/", ""))
-                continue
-            runs += found
-            times.append(timed)
-        if len(bad) == len(paths):
-            raise LazyBenchError(f"runs={root}: no run there can be read: {bad[0]}")
-        warnings += [f"a run is left out: {reason}" for reason in bad]
+        timed = [path for path in root.rglob("times/*") if any(file.exists() for file in journals(path, TIMES))]
+        for read, folders in ((_read_run, paths), (_read_compact, reports), (_read_times, timed)):
+            for folder in folders:
+                try:
+                    found, own = read(folder)
+                    for run in found:  # an error in what tables take from settings is raised here
+                        _ = run.datasets, run.settings["records_of"], label(run)
+                except Exception as error:  # files can be broken in any way
+                    reason = one_line(str(error) if isinstance(error, LazyBenchError) else first_line(error))
+                    raise LazyBenchError(f"{folder} cannot be read, move it away: {reason}") from error
+                runs += found
+                times.append(own)
     # The same runs, read from anywhere and in any order, give the same report.
-    order = [*_OWNER, *KEY, *_TIMED_TEXTS]
-    return sorted(runs, key=lambda run: run.name), pd.concat(times).sort_values(order, kind="stable"), warnings
+    order = [*_OWNER, *KEY, *TIME_TEXTS]
+    return sorted(runs, key=lambda run: run.name), pd.concat(times).sort_values(order, kind="stable")
 
 
 def write_compact(runs: Iterable[Run], records: pd.DataFrame, folder: Path) -> None:
@@ -154,7 +138,7 @@ def write_compact(runs: Iterable[Run], records: pd.DataFrame, folder: Path) -> N
     entries = [json.dumps({key: getattr(run, key) for key in keys}) for run in runs]
     text = f'{{"format": "{_FORMAT}", "runs": [\n' + ",\n".join(entries) + "\n]}\n"
     (folder / RUNS).write_text(text, "utf-8")
-    whole = records.astype(dict.fromkeys(INTEGERS, "Int64"))
+    whole = records.astype(dict.fromkeys(_INTEGERS, "Int64"))
     whole.to_csv(folder / RECORDS, index=False, lineterminator="\n", errors="surrogatepass")
 
 
@@ -170,24 +154,24 @@ def _answer(line: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _times(line: Mapping[str, Any], timing: str, only: str | None) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a record from its line of times; a subject's trials are averaged."""
+def _times(line: Mapping[str, Any], timing: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a record from its line of times, one per subject; its trials are averaged."""
     trials = line["trials"]
     shared = {key: line[key] for key in (*KEY, "threads", "retries", "noisy")} | {"timing": timing}
     shared |= {"timed_on": line["device"], "timed_commit": line.get("commit"), "timed_date": line["date"]}
-    for subject in trials if only is None else [only]:
-        own = {}
+    subjects = [name for name in trials if name not in (UNMODIFIED, NOTHING_PRUNED)] or [UNMODIFIED]
+    for subject in subjects:
+        own: dict[str, Any] = {"subject": subject}
         for prefix, name in zip(_PREFIXES, (subject, UNMODIFIED, NOTHING_PRUNED), strict=True):
-            for column, key in _TRIAL.items():
+            for column, key in TRIAL.items():
                 values = [trial[key] for trial in trials.get(name, ()) if trial[key] is not None]
                 own[prefix + column] = fmean(values) if values else None
-        if subject != NOTHING_PRUNED:
-            yield shared | own | {"subject": subject}
+        yield shared | own
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
     """Round numbers, so that their sums are the same wherever they are read; missing texts are empty."""
-    numbers = [key for key in (*_NUMBERS, *_TIMED_NUMBERS) if key in frame]
+    numbers = [key for key in (*_NUMBERS, *_TIME_NUMBERS) if key in frame]
     texts = frame.columns.difference(numbers)
     frame[numbers] = frame[numbers].astype(float).round(6)
     frame[texts] = frame[texts].astype(object).fillna("")
@@ -207,9 +191,8 @@ def _read_run(folder: Path) -> tuple[list[Run], pd.DataFrame]:
     run = Run(
         model, data, method, folder.name, settings, environment, trace_means(traced.values()), str(folder), records
     )
-    name = f"{method}/{folder.name}"
-    timed = times_table(read_rows(folder, TIMES).values(), subject=UNMODIFIED if method == "baseline" else name)
-    return [run], timed.assign(model=model, data=data, subject=name)
+    timed = times_table(read_rows(folder, TIMES).values())
+    return [run], timed.assign(model=model, data=data, subject=f"{method}/{folder.name}")
 
 
 def _read_times(folder: Path) -> tuple[list[Run], pd.DataFrame]:
@@ -235,12 +218,12 @@ def _read_compact(folder: Path) -> tuple[list[Run], pd.DataFrame]:
     content = json.loads((folder / RUNS).read_text("utf-8"))
     if content["format"] != _FORMAT:
         raise LazyBenchError(f"{folder / RUNS} is of another version ({content['format']}): make it again")
-    numbers = (*_NUMBERS, *_TIMED_NUMBERS)
+    numbers = (*_NUMBERS, *_TIME_NUMBERS)
     # A text may be empty, or "NA".
     table = pd.read_csv(
         folder / RECORDS,
         dtype=dict.fromkeys(numbers, float),
-        converters=dict.fromkeys(("digest", "label", *KEY, *_TEXTS, *_TIMED_TEXTS), str),
+        converters=dict.fromkeys(("digest", "label", *KEY, *_TEXTS, *TIME_TEXTS), str),
         keep_default_na=False,
         na_values={key: [""] for key in numbers},
         encoding_errors="surrogatepass",
@@ -254,6 +237,5 @@ def _read_compact(folder: Path) -> tuple[list[Run], pd.DataFrame]:
         records = by_run[name] if name in by_run else table.head(0)
         runs.append(Run(**entry, folder=str(folder / "/".join(name)), records=records[[*COLUMNS]]))
     timed = table[table["timing"] != ""]
-    is_unmodified = (timed["method"] == "baseline") & (timed["timing"] != OWN)
-    timed = timed.assign(subject=(timed["method"] + "/" + timed["digest"]).mask(is_unmodified, UNMODIFIED))
+    timed = timed.assign(subject=timed["method"] + "/" + timed["digest"])
     return runs, timed[[*_OWNER, *KEY, *TIME_COLUMNS]]

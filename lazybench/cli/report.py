@@ -8,7 +8,7 @@ from lazybench.cli.arguments import BOTH_FORMS, add_runs, read
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write a report and print its warnings, notes and files."""
+    """Write a report and print its notes and files."""
     parser = ArgumentParser(
         "lazybench report",
         usage="%(prog)s [runs=FOLDER,...] [output=FOLDER]",
@@ -24,15 +24,11 @@ def main(argv: Sequence[str]) -> int:
     from lazybench.analysis.records import find
     from lazybench.report.write import write
 
-    runs, times, warnings = find(flags.runs)
+    runs, times = find(flags.runs)
     blocks = group(runs, times)
-    written, undrawn = write(flags.output, blocks, warnings)
-    for text in warnings:
-        print(f"warning: {text}")
+    written = write(flags.output, blocks)
     for block in blocks:
         print("\n  ".join([f"{block.title}, {block.conditions}", *block.notes()]))
     print(f"{len(runs)} runs, {sum(len(run.records) for run in runs)} records; written to {flags.output}:")
     print(f"  {', '.join(written)}")
-    if undrawn:
-        print(f"not drawn for every model and data, for lack of runs: {'; '.join(undrawn)}")
     return 0

@@ -10,25 +10,19 @@ from lazybench.analysis import averages
 from lazybench.analysis.averages import Measure
 from lazybench.analysis.blocks import Block
 from lazybench.analysis.console import texts
-from lazybench.analysis.labels import METHODS, title_of
+from lazybench.analysis.labels import METHODS
 from lazybench.analysis.numbers import groups_of, overall
 from lazybench.report import paper
 
 NONE = "—"
 # How to read all tables, in Markdown.
 READING = files("lazybench.report").joinpath("reading.md").read_text("utf-8")
-_TABLE1, _TABLE2 = (averages.SCORE, averages.TTFT), (averages.COMPUTED, averages.GENERATION)
+_TABLE1, _TABLE2 = (averages.SCORE, averages.UNMODIFIED_SCORE, averages.TTFT), (averages.COMPUTED, averages.GENERATION)
 _FIDELITY = (averages.TTFT, averages.ANSWER, averages.DECODE_STEP, averages.GEOMETRIC_KL, averages.KL)
 _FIDELITY += (averages.ANSWERS, averages.TOKENS)
 _LEAST_IS_BEST = ("geometric_kl", "kl", "prompt_computed")
-_PAIRED = (
-    ("First token, first (×)", "first_ttft_speedup", "{:.2f}"),
-    ("First token, second (×)", "second_ttft_speedup", "{:.2f}"),
-    ("Records", "records", "{}"),
-    ("KL ratio", "kl_ratio", "{:.2f}"),
-    ("p of KL (Holm)", "kl_p_holm", "{:.2g}"),
-    ("Score difference", "score_difference", "{:+.2f}"),
-)
+_PAIRED = {"KL ratio": "kl_ratio", "p of KL (Holm)": "kl_p_holm", "Score difference": "score_difference"}
+_FORMATS = {"kl_ratio": "{:.2f}", "kl_p_holm": "{:.2g}", "score_difference": "{:+.2f}"}
 
 
 @dataclass(frozen=True)
@@ -55,7 +49,7 @@ def tables(block: Block, numbers: pd.DataFrame, pairs: pd.DataFrame) -> list[Tab
             _TABLE1,
             beside.head(len(beside) * bool(others)),
         ),
-        ("table2", "Table 2. Prompt tokens computed and speedup of the generation", _TABLE2, papers),
+        ("table2", "Table 2. Prompt tokens computed and speedup of the generation as measured", _TABLE2, papers),
         (
             "table2_others",
             "Table 2 with methods that the paper lacks",
@@ -68,8 +62,10 @@ def tables(block: Block, numbers: pd.DataFrame, pairs: pd.DataFrame) -> list[Tab
     result = []
     for name, title, measures, lines in made:
         shown = [measure for measure in measures if (lines["measure"] == measure.key).any()]
+        if (lines["method"] == "baseline").any():  # whose score is the unmodified one
+            shown = [measure for measure in shown if measure != averages.UNMODIFIED_SCORE]
         # A table of the unmodified model alone compares nothing.
-        if shown and {*lines["method"]} != {"baseline"} or name in ("table1", "score_by_group") and shown:
+        if shown and ({*lines["method"]} != {"baseline"} or name in ("table1", "score_by_group")):
             result.append(Table(name, title, _cells(block, lines, shown, beside_paper=name in ("table1", "table2"))))
     if len(pairs):
         result.append(Table("paired", "Paired tests at equal speed", _paired(pairs)))
@@ -105,7 +101,7 @@ def _cells(block: Block, lines: pd.DataFrame, measures: Sequence[Measure], besid
             keys = zip(index["task"], index["method"], is_first, strict=True)
             printed = [paper.number(model, task, method, measure.key) * first for task, method, first in keys]
             if any(printed):
-                cells[f"{title_of(model, 'model')}, paper: {measure.title}"] = [text or NONE for text in printed]
+                cells[f"Paper: {measure.title}"] = [text or NONE for text in printed]
     return pd.DataFrame(cells)
 
 
@@ -119,9 +115,12 @@ def _best(values: pd.DataFrame, sign: int) -> str | None:
 
 
 def _paired(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Format the paired tests: `First`, `Second` and the columns that have numbers."""
-    cells = {"First": pairs["first"], "Second": pairs["second"]}
-    for title, key, form in _PAIRED:
+    """Format the paired tests: `First`, `Second`, their speedups, and the columns that have numbers."""
+    both = zip(pairs["first_ttft_speedup"], pairs["second_ttft_speedup"], strict=True)
+    speedups = [f"{one:.2f}, {other:.2f}" for one, other in both]
+    cells = {"First": pairs["first"], "Second": pairs["second"], "First token (×)": speedups}
+    cells["Records"] = pairs["records"].astype(str)
+    for title, key in _PAIRED.items():
         if (pairs[key].fillna(0) != 0).any():
-            cells[title] = [text.replace("-", "−") for text in texts(pairs, key, form, NONE)]
+            cells[title] = [text.replace("-", "−") for text in texts(pairs, key, _FORMATS[key], NONE)]
     return pd.DataFrame(cells)

@@ -45,7 +45,7 @@ def summarise(
         unmodified model's time over the mean of the method's on the same records. A task's values are the mean over its
         datasets, and `mean_of_tasks` is the mean over the tasks.
     """
-    records = answers_table(rows).merge(_own_times(times), on=KEY, how="left")
+    records = answers_table(rows).merge(times_table(times), on=KEY, how="left")
     by_dataset = dict(iter(records.groupby("dataset")))
     by_dataset = {name: by_dataset[name] for name in facts if name in by_dataset}
     by_task = {}
@@ -58,12 +58,6 @@ def summarise(
         "tasks": {task: _numbers(part, groups) for task, part in by_task.items()},
         MEAN: _numbers(pd.concat(by_task.values()), groups) if len(by_task) > 1 else None,
     }
-
-
-def _own_times(lines: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return the times of a run's own lines: of its method or, in a run of the unmodified model, of that."""
-    times = times_table(lines)
-    return times.sort_values("subject", key=lambda names: names == "unmodified").drop_duplicates(KEY)
 
 
 def _numbers(records: pd.DataFrame, groups: Sequence[str]) -> dict[str, Any]:

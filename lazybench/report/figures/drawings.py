@@ -19,7 +19,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from lazybench.analysis import labels
 from lazybench.analysis.averages import ANSWER, GEOMETRIC_KL, MEAN, SCORE_DIFFERENCE, TTFT, drop_failed
-from lazybench.analysis.blocks import Block
+from lazybench.analysis.blocks import Block, pruned
 from lazybench.analysis.intervals import rounded
 from lazybench.analysis.numbers import numbers, overall, wide
 from lazybench.analysis.trace_means import BINS
@@ -28,13 +28,13 @@ from lazybench.report.figures import style
 from lazybench.report.figures.style import REFERENCE, canvas, error_bars, finish, line_style, panels, wrapped
 
 _FEW = 30  # records of a task
-_KL_LABEL = "KL, geometric mean (nats, log)"
+_KL_LABEL = "KL (nats)"
 Styles = Mapping[str, Mapping[str, Any]]  # by method
 
 
 def line_styles(blocks: Sequence[Block]) -> Styles:
     """Return the style of each method's line, the same in all figures of a report."""
-    lines = dict.fromkeys(row.line for block in blocks for row in block.pruned)
+    lines = dict.fromkeys(row.title for block in blocks for row in pruned(block.rows))
     return {line: line_style(number) for number, line in enumerate(lines)}
 
 
@@ -142,11 +142,9 @@ def figure5(block: Block, values: pd.DataFrame, styles: Styles) -> Figure | None
     """Plot the score less the unmodified model's against the speedup of the first token.
 
     The first panel is the mean over tasks. If a task has fewer than `_FEW` records, only the three tasks with the most
-    records follow. Tasks on which every method scores 0 have no panel.
+    records follow.
     """
     points = wide(values[values["method"] != "baseline"], [TTFT.key, SCORE_DIFFERENCE.key])
-    floors = [task for task, names in block.tasks(block.compared).items() if {*names} <= {*block.floors}]
-    points = points[~points["task"].isin(floors)]
     if points["name"].nunique() < 2:
         return None
     sizes = points.groupby("task")[f"{SCORE_DIFFERENCE.key}_records"].max()
@@ -155,9 +153,7 @@ def figure5(block: Block, values: pd.DataFrame, styles: Styles) -> Figure | None
     tasks = [task for task in dict.fromkeys([MEAN, *points["task"]]) if task in shown]
     parts = [points[points["task"] == task] for task in tasks]
     titles = [f"{part['title'].iloc[0]}, n={style.span(part[f'{SCORE_DIFFERENCE.key}_records'])}" for part in parts]
-    figure, grid = panels(
-        titles, 1.4, "speedup of the first token (×)", "score less the unmodified model's (points)", sharex=True
-    )
+    figure, grid = panels(titles, 1.4, "speedup of the first token (×)", "score difference (points)", sharex=True)
     for axes, part in zip(grid, parts, strict=True):
         axes.axhline(0, label="unmodified", **REFERENCE)
         _lines(axes, part, TTFT.key, SCORE_DIFFERENCE.key, styles)
@@ -175,11 +171,10 @@ def figure6(block: Block, values: pd.DataFrame, styles: Styles) -> Figure | None
     keeps = sorted({stages[row.name][0][1] for row in rows}, reverse=True)
     keep_styles = {f"keep {keep:g}": line_style(number) for number, keep in enumerate(keeps)}
     parts = {}
-    for title, measure in (
-        (_KL_LABEL, GEOMETRIC_KL),
-        ("score less the unmodified\nmodel's (points)", SCORE_DIFFERENCE),
-    ):
-        points = wide(lines, [measure.key])
+    for title, measure in ((_KL_LABEL, GEOMETRIC_KL), ("score difference (points)", SCORE_DIFFERENCE)):
+        points = wide(lines, [measure.key]).sort_values(
+            "name", key=lambda names: [-stages[name][0][1] for name in names]
+        )
         own = [stages[name][0] for name in points["name"]]
         points["tick"] = [float(layer.removesuffix("%")) for layer, _ in own]
         points["line"] = [f"keep {keep:g}" for _, keep in own]

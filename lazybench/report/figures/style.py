@@ -41,7 +41,7 @@ def panels(titles: Sequence[str], height: float, xlabel: str, ylabel: str, **sha
     """Return a figure with a panel for each title in two columns, each `height` inches high under one line of title."""
     count, columns = len(titles), min(2, len(titles))
     rows = -(-count // columns)
-    texts = [wrapped(title, LETTERS // columns - 4) for title in titles]
+    texts = [wrapped(title, LETTERS // columns - 6) for title in titles]
     height += 0.13 * max(text.count("\n") for text in texts)
     figure = canvas(max(2.0, height * rows))
     grid = figure.subplots(rows, columns, squeeze=False, **shared).ravel()
@@ -50,9 +50,10 @@ def panels(titles: Sequence[str], height: float, xlabel: str, ylabel: str, **sha
     for axes, text in zip(grid, texts, strict=False):
         axes.set_title(text)
     for axes in grid[count - columns : count]:
-        axes.set_xlabel(xlabel)
+        axes.set_xlabel(wrapped(xlabel, LETTERS // columns - 6))
         axes.tick_params(labelbottom=True)
-    figure.supylabel(ylabel, fontsize="medium")
+    for axes in grid[:count:columns]:
+        axes.set_ylabel(wrapped(ylabel, 18))
     return figure, [*grid[:count]]
 
 
@@ -76,19 +77,9 @@ def finish(figure: Figure, entries: Mapping[str, Any] | None = None) -> Figure:
 def save(figure: Figure, stem: Path) -> list[Path]:
     """Write PNG and PDF without dates or versions in them."""
     png, pdf = (stem.with_name(f"{stem.name}.{suffix}") for suffix in ("png", "pdf"))
-    _centre_label(figure)
     figure.savefig(png, metadata={"Software": None})
     figure.savefig(pdf, metadata={"CreationDate": None})
     return [png, pdf]
-
-
-def _centre_label(figure: Figure) -> None:
-    """Move the label of all y axes to the middle of the panels, from that of the figure with its legend."""
-    if label := figure.get_supylabel():
-        figure.get_layout_engine().execute(figure)  # places the panels, without drawing them
-        boxes = [axes.get_position() for axes in figure.axes]
-        middle = (min(box.y0 for box in boxes) + max(box.y1 for box in boxes)) / 2
-        figure.supylabel(label, y=middle, fontsize="medium")
 
 
 def wrapped(text: str, letters: int) -> str:
