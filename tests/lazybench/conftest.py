@@ -128,6 +128,7 @@ def offline(monkeypatch, tmp_path):
 def undrawn(monkeypatch):
     """Reports have no figures."""
     monkeypatch.setattr("lazybench.report.figures.drawings.FIGURES", ())
+    monkeypatch.setattr("lazybench.report.figures.drawings.speed_against_kl", lambda *_: None)
 
 
 @pytest.fixture
