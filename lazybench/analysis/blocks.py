@@ -209,7 +209,10 @@ def _rows(runs: Sequence[Run]) -> list[Row]:
     for run in runs:
         key = (run.method, labels.method_title(run), labels.setting_of(run.method, run.settings["method"]))
         members.setdefault(key, []).append(run)
-    rows = [Row(*key, tuple(own), _joined(" ".join(key[1:]), own)) for key, own in members.items()]
+    rows = [
+        Row(*key, tuple({run.digest: run for run in own}.values()), _joined(" ".join(key[1:]), own))
+        for key, own in members.items()
+    ]
     order = {name: position for position, name in enumerate(labels.METHODS)}
     rows.sort(
         key=lambda row: [order.get(row.method, 9), row.method, row.is_calibrated, *labels.strength_order(row.setting)]

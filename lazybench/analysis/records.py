@@ -139,7 +139,7 @@ def write_compact(runs: Iterable[Run], records: pd.DataFrame, folder: Path) -> N
     text = f'{{"format": "{_FORMAT}", "runs": [\n' + ",\n".join(entries) + "\n]}\n"
     (folder / RUNS).write_text(text, "utf-8")
     whole = records.astype(dict.fromkeys(_INTEGERS, "Int64"))
-    whole.to_csv(folder / RECORDS, index=False, lineterminator="\n", errors="surrogatepass")
+    whole.to_csv(folder / RECORDS, index=False, lineterminator="\n")
 
 
 def _answer(line: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,8 +147,11 @@ def _answer(line: Mapping[str, Any]) -> dict[str, Any]:
     repeats = line.get("repeats") or []
     seeds = [repeat.get("score") for repeat in repeats]
     shares = [repeat.get("identical_tokens") for repeat in repeats or [line]]
+    # Half a surrogate pair cannot be written.
+    texts = {key: text.encode("utf-8", "replace").decode() for key in _TEXTS if isinstance(text := line.get(key), str)}
     return {
         **{key: line.get(key) for key in COLUMNS},
+        **texts,
         "identical_answer": None if None in shares else fmean(share == 1 for share in shares),
         "score_by_seed": "" if None in seeds else " ".join(f"{score:.6g}" for score in seeds),
     }
@@ -226,7 +229,6 @@ def _read_compact(folder: Path) -> tuple[list[Run], pd.DataFrame]:
         converters=dict.fromkeys(("digest", "label", *KEY, *_TEXTS, *TIME_TEXTS), str),
         keep_default_na=False,
         na_values={key: [""] for key in numbers},
-        encoding_errors="surrogatepass",
         lineterminator="\n",
     )
     names = ["model", "data", "method", "digest"]

@@ -24,11 +24,10 @@ def main(argv: Sequence[str]) -> int:
     from lazybench.analysis.records import find
     from lazybench.report.write import write
 
-    runs, times = find(flags.runs)
-    blocks = group(runs, times)
+    blocks = group(*find(flags.runs))
     written = write(flags.output, blocks)
     for block in blocks:
         print("\n  ".join([f"{block.title}, {block.conditions}", *block.notes()]))
-    print(f"{len(runs)} runs, {sum(len(run.records) for run in runs)} records; written to {flags.output}:")
+    print(f"{sum(len(block.runs) for block in blocks)} runs; written to {flags.output}:")
     print(f"  {', '.join(written)}")
     return 0

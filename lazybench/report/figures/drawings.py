@@ -147,7 +147,7 @@ def figure5(block: Block, values: pd.DataFrame, styles: Styles) -> Figure | None
     points = wide(values[values["method"] != "baseline"], [TTFT.key, SCORE_DIFFERENCE.key])
     if points["name"].nunique() < 2:
         return None
-    sizes = points.groupby("task")[f"{SCORE_DIFFERENCE.key}_records"].max()
+    sizes = points.groupby("task", sort=False)[f"{SCORE_DIFFERENCE.key}_records"].max()
     sizes = sizes.sort_values(ascending=False, kind="stable")  # the mean over tasks has all records
     shown = [*sizes.index[: 4 if (sizes < _FEW).any() else None]]
     tasks = [task for task in dict.fromkeys([MEAN, *points["task"]]) if task in shown]
