@@ -16,7 +16,6 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from lazybench.analysis.labels import label
 from lazybench.analysis.trace_means import trace_means
 from lazybench.data.facts import DatasetFacts, datasets_of, english, load_facts
 from lazybench.errors import LazyBenchError, first_line, one_line
@@ -121,7 +120,7 @@ def find(roots: Sequence[str | Path]) -> tuple[list[Run], pd.DataFrame]:
                 try:
                     found, own = read(folder)
                     for run in found:  # an error in what tables take from settings is raised here
-                        _ = run.datasets, run.settings["records_of"], label(run)
+                        _ = run.datasets, run.settings["records_of"]
                 except Exception as error:  # files can be broken in any way
                     reason = one_line(str(error) if isinstance(error, LazyBenchError) else first_line(error))
                     raise LazyBenchError(f"{folder} cannot be read, move it away: {reason}") from error

@@ -73,6 +73,6 @@ def test_a_run_is_scored_and_reported_by_difficulty_and_length(run, lazybench, f
     numbers = json.loads((folder / "scores.json").read_text())["datasets"]["longbench_v2"]
     assert (numbers["score"], numbers["score_by_group"]) == (75, SCORES)
     assert lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")[0] == 0
-    text = (tmp_path / "report/score_by_group.md").read_text("utf-8")
+    text = (tmp_path / "report/report.md").read_text("utf-8")
     cells = " | ".join(f"{value}.00" for value in SCORES.values())
-    assert f"| longbench_v2 | Baseline | {cells} |" in text
+    assert f"| longbench_v2 | unmodified | {cells} |" in text
