@@ -1,7 +1,6 @@
 """All numbers of a block: each measure of each row, on the mean over tasks and on every task."""
 
 from collections.abc import Sequence
-from statistics import stdev
 
 import pandas as pd
 
@@ -30,8 +29,8 @@ def numbers(block: Block, rows: Sequence[Row] | None = None) -> pd.DataFrame:
 
     Returns:
         A line per task, row and measure that has a value: `task`, its `title`; the row's `method`, its title as `line`,
-        and `name`; `measure`, its `value`, `low` and `high` of the interval, `records` that it is measured on, and
-        `seed_deviation`, the standard deviation over the seeds if there are several. The mean of the tasks is last.
+        and `name`; `measure`, its `value`, `low` and `high` of the interval, and `records` that it is measured on. The
+        mean of the tasks is last.
     """
     rows = block.compared if rows is None else rows
     tasks, averaged = block.tasks(rows), block.averaged(rows)
@@ -45,12 +44,11 @@ def numbers(block: Block, rows: Sequence[Row] | None = None) -> pd.DataFrame:
             for measure in (*MEASURES, *groups_of(block)) if is_whole else ():
                 result = average(records, measure)
                 values = {"value": result.value, "low": result.low, "high": result.high, "records": result.records}
-                deviation = stdev(result.seeds) if result.seeds else None
                 names = dict(zip(_LINE, (task, title, row.method, row.title, row.name), strict=True))
-                lines.append({**names, "measure": measure.key, **values, "seed_deviation": deviation})
-    columns = [*_LINE, "measure", "value", "low", "high", "records", "seed_deviation"]
+                lines.append({**names, "measure": measure.key, **values})
+    columns = [*_LINE, "measure", "value", "low", "high", "records"]
     frame = pd.DataFrame(lines, columns=columns)
-    return frame.astype(dict.fromkeys(["value", "low", "high", "seed_deviation"], float)).dropna(subset="value")
+    return frame.astype(dict.fromkeys(["value", "low", "high"], float)).dropna(subset="value")
 
 
 def overall(numbers: pd.DataFrame) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path, PurePath
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -182,17 +182,15 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _read_run(folder: Path) -> tuple[list[Run], pd.DataFrame]:
     """Read the run in `<model>/<data>/<method>/<hash>`; a damaged file raises any error of its reader."""
-    settings = _settings(folder / CONFIG)
-    environment = json.loads((folder / ENVIRONMENT).read_text("utf-8"))
-    if "command" in environment:  # without this machine's folders
-        environment["command"] = [_PATH.sub("FOLDER/", str(word)) for word in environment["command"]]
+    # Without this machine's folders.
+    config, described = (_PATH.sub("FOLDER/", (folder / name).read_text("utf-8")) for name in (CONFIG, ENVIRONMENT))
+    settings, environment = yaml.safe_load(config), json.loads(described)
     lines, traced = read_rows(folder, PREDICTIONS), read_rows(folder, TRACES)
     kls = {key: {name: row.get(name) for name in ("first_token_kl", "kl")} for key, row in traced.items()}
     model, data, method = (settings[section]["name"] for section in ("model", "data", "method"))
     records = answers_table({**line, **kls.get(key, {})} for key, line in lines.items())
-    run = Run(
-        model, data, method, folder.name, settings, environment, trace_means(traced.values()), str(folder), records
-    )
+    means = trace_means(traced.values())
+    run = Run(model, data, method, folder.name, settings, environment, means, str(folder), records)
     timed = times_table(read_rows(folder, TIMES).values())
     return [run], timed.assign(model=model, data=data, subject=f"{method}/{folder.name}")
 
@@ -202,17 +200,6 @@ def _read_times(folder: Path) -> tuple[list[Run], pd.DataFrame]:
     model, data = folder.parts[-4:-2]
     timed = times_table(read_rows(folder, TIMES).values(), timing=folder.name)
     return [], timed.assign(model=model, data=data)
-
-
-def _settings(path: Path) -> dict[str, Any]:
-    """Read a run's settings, without this machine's folders."""
-    settings = yaml.safe_load(path.read_text("utf-8"))
-    model = settings["model"]
-    for section in (model, model.get("tokenizer") or {}, settings["data"], settings["method"]):
-        for key, value in section.items():
-            if isinstance(value, str) and key != "chat" and PurePath(value).is_absolute():
-                section[key] = PurePath(value).name
-    return settings
 
 
 def _read_compact(folder: Path) -> tuple[list[Run], pd.DataFrame]:

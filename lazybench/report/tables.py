@@ -21,8 +21,10 @@ _TABLE1, _TABLE2 = (averages.SCORE, averages.UNMODIFIED_SCORE, averages.TTFT), (
 _FIDELITY = (averages.TTFT, averages.ANSWER, averages.DECODE_STEP, averages.GEOMETRIC_KL, averages.KL)
 _FIDELITY += (averages.ANSWERS, averages.TOKENS)
 _LEAST_IS_BEST = ("geometric_kl", "kl", "prompt_computed")
-_PAIRED = {"KL ratio": "kl_ratio", "p of KL (Holm)": "kl_p_holm", "Score difference": "score_difference"}
-_FORMATS = {"kl_ratio": "{:.2f}", "kl_p_holm": "{:.2g}", "score_difference": "{:+.2f}"}
+_PAIRED = (
+    *(("KL ratio", "kl_ratio", "{:.2f}"), ("p of KL (Holm)", "kl_p_holm", "{:.2g}")),
+    ("Score difference", "score_difference", "{:+.2f}"),
+)
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def _paired(pairs: pd.DataFrame) -> pd.DataFrame:
     speedups = [f"{one:.2f}, {other:.2f}" for one, other in both]
     cells = {"First": pairs["first"], "Second": pairs["second"], "First token (×)": speedups}
     cells["Records"] = pairs["records"].astype(str)
-    for title, key in _PAIRED.items():
+    for title, key, form in _PAIRED:
         if (pairs[key].fillna(0) != 0).any():
-            cells[title] = [text.replace("-", "−") for text in texts(pairs, key, _FORMATS[key], NONE)]
+            cells[title] = [text.replace("-", "−") for text in texts(pairs, key, form, NONE)]
     return pd.DataFrame(cells)

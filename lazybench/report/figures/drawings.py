@@ -161,39 +161,27 @@ def figure5(block: Block, values: pd.DataFrame, styles: Styles) -> Figure | None
 
 
 def figure6(block: Block, values: pd.DataFrame, styles: Styles) -> Figure | None:
-    """Plot KL, and the score less the unmodified model's, against the layer that prunes, a line per keep."""
+    """Plot KL against the layer that prunes, of schedules of a single stage, a line per keep."""
     stages = {row.name: labels.stages(row.runs[0]) for row in block.rows if row.method == "lazyllm"}
     rows = [row for row in block.rows if len(stages.get(row.name, ())) == 1]
     by_depth = {stages[row.name][0][0].endswith("%") for row in rows}
     if len(by_depth) != 1:  # layers by number and by depth have no common axis
         return None
-    lines = overall(numbers(block, rows))
-    keeps = sorted({stages[row.name][0][1] for row in rows}, reverse=True)
-    keep_styles = {f"keep {keep:g}": line_style(number) for number, keep in enumerate(keeps)}
-    parts = {}
-    for title, measure in ((_KL_LABEL, GEOMETRIC_KL), ("score difference (points)", SCORE_DIFFERENCE)):
-        points = wide(lines, [measure.key]).sort_values(
-            "name", key=lambda names: [-stages[name][0][1] for name in names]
-        )
-        own = [stages[name][0] for name in points["name"]]
-        points["tick"] = [float(layer.removesuffix("%")) for layer, _ in own]
-        points["line"] = [f"keep {keep:g}" for _, keep in own]
-        # Each line is shifted, so that no bar hides another.
-        points["layer"] = points["tick"] * [1 + keeps.index(keep) / 100 for _, keep in own]
-        if len(points) > 1:
-            parts[measure.key] = title, points
-    if not parts:
+    points = wide(overall(numbers(block, rows)), [GEOMETRIC_KL.key])
+    if len(points) < 2:
         return None
-    xlabel = "depth that prunes (%)" if True in by_depth else "layer that prunes"
-    figure, grid = panels([""] * len(parts), 1.9, xlabel, "")
-    for axes, (key, (title, points)) in zip(grid, parts.items(), strict=True):
-        if key == SCORE_DIFFERENCE.key:
-            axes.axhline(0, label="unmodified", **REFERENCE)
-        _lines(axes, points, "layer", key, keep_styles)
-        axes.set_xticks(points["tick"].unique())
-        axes.set_ylabel(title)
-        if key == GEOMETRIC_KL.key:
-            _log_kl(axes)
+    own = [stages[name][0] for name in points["name"]]
+    points["tick"], points["keep"] = [float(layer.removesuffix("%")) for layer, _ in own], [keep for _, keep in own]
+    points["line"] = points["keep"].map("keep {:g}".format)
+    points = points.sort_values("keep", ascending=False)
+    shift = points.groupby("line", sort=False).ngroup() / 100  # of each line, so that no bar hides another
+    points["layer"] = points["tick"] * (1 + shift)
+    figure, (axes,) = panels([""], 1.9, f"{'depth (%)' if True in by_depth else 'layer'} that prunes", _KL_LABEL)
+    _lines(
+        axes, points, "layer", GEOMETRIC_KL.key, {line: line_style(n) for n, line in enumerate(points["line"].unique())}
+    )
+    axes.set_xticks(points["tick"].unique())
+    _log_kl(axes)
     return finish(figure)
 
 
