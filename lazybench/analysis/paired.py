@@ -38,9 +38,16 @@ def compare(block: Block) -> pd.DataFrame:
         speedups = [average(part, TTFT).value for part in records]
         both = records[0].merge(records[1], on=["task", "dataset", "_id"], suffixes=("_first", "_second"))
         if len(both) and None not in speedups and max(speedups) <= (1 + EQUAL + 1e-9) * min(speedups):
-            names = {"first": first.name, "second": second.name}
-            names |= {f"{side}_ttft_speedup": speedup for side, speedup in zip(names, speedups, strict=True)}
-            pairs.append(names | differences(both))
+            pair: dict[str, Any] = {"first": first.name, "second": second.name}
+            pair |= {"first_ttft_speedup": speedups[0], "second_ttft_speedup": speedups[1]}
+            traced = both.dropna(subset=["kl_first", "kl_second"])
+            one, other = (traced[f"kl_{side}"].to_numpy() for side in ("first", "second"))
+            ratios = np.maximum(one, NEGLIGIBLE) / np.maximum(other, NEGLIGIBLE)
+            ratio = geometric_mean(ratios) if len(traced) else Estimate()
+            difference = average(both.assign(score=both["score_first"] - both["score_second"]), _DIFFERENCE)
+            pair |= {"records": len(both), "kl_records": len(traced), **ratio.columns("kl_ratio")}
+            pair |= {"records_first_lower_kl": int((one < other).sum()), "kl_p": signed_rank(one - other)}
+            pairs.append(pair | difference.columns("score_difference"))
     table = pd.DataFrame(pairs)
     if table.empty:
         return table
@@ -56,28 +63,9 @@ def holm(values: pd.Series) -> pd.Series:
 
 def signed_rank(differences: np.ndarray) -> float | None:
     """Return p of Wilcoxon's signed-rank test, two-sided; None for fewer than `FEWEST` differences."""
-    if len(differences) < FEWEST:
-        return None
-    if not differences.any():
-        return 1.0
     from scipy.stats import wilcoxon  # takes long to import
 
+    if len(differences) < FEWEST or not differences.any():
+        return None if len(differences) < FEWEST else 1.0
     # KLs have six decimals: equal differences must stay equal, as they share a rank.
     return rounded(float(wilcoxon(differences.round(6), zero_method="zsplit").pvalue), 300)
-
-
-def differences(both: pd.DataFrame) -> dict[str, Any]:
-    """Compare two methods on records that both ran, whose columns end in `_first` and `_second`."""
-    traced = both.dropna(subset=["kl_first", "kl_second"])
-    first, second = (traced[f"kl_{side}"].to_numpy() for side in ("first", "second"))
-    ratios = np.maximum(first, NEGLIGIBLE) / np.maximum(second, NEGLIGIBLE)
-    ratio = geometric_mean(ratios) if len(traced) else Estimate()
-    difference = average(both.assign(score=both["score_first"] - both["score_second"]), _DIFFERENCE)
-    return {
-        "records": len(both),
-        "kl_records": len(traced),
-        **ratio.columns("kl_ratio"),
-        "records_first_lower_kl": int((first < second).sum()),
-        "kl_p": signed_rank(first - second),
-        **difference.columns("score_difference"),
-    }

@@ -18,6 +18,7 @@ NONE = "—"
 # How to read all tables, in Markdown.
 READING = files("lazybench.report").joinpath("reading.md").read_text("utf-8")
 _TABLE1, _TABLE2 = (averages.SCORE, averages.UNMODIFIED_SCORE, averages.TTFT), (averages.COMPUTED, averages.GENERATION)
+_OTHERS = (*_TABLE1, averages.ANSWER, averages.GEOMETRIC_KL)
 _FIDELITY = (averages.TTFT, averages.ANSWER, averages.DECODE_STEP, averages.GEOMETRIC_KL, averages.KL)
 _FIDELITY += (averages.ANSWERS, averages.TOKENS)
 _LEAST_IS_BEST = ("geometric_kl", "kl", "prompt_computed")
@@ -40,25 +41,13 @@ def tables(block: Block, numbers: pd.DataFrame, pairs: pd.DataFrame) -> list[Tab
     """Make the tables that a block has numbers for, of `numbers.numbers` and `paired.compare`."""
     others = {*numbers["method"]} - {*METHODS}
     papers = numbers[numbers["method"].isin(METHODS)]
-    beside = numbers[numbers["method"].isin([*others, "baseline", "lazyllm"])]
+    beside = numbers[numbers["method"].isin([*others, "baseline", "lazyllm"] if others else [])]
     means = overall(numbers)
-    pruned = means[means["method"] != "baseline"]
     made = [
         ("table1", "Table 1. Score and speedup of the first token", _TABLE1, papers),
-        (
-            "table1_others",
-            "Table 1 with methods that the paper lacks",
-            _TABLE1,
-            beside.head(len(beside) * bool(others)),
-        ),
         ("table2", "Table 2. Prompt tokens computed and speedup of the generation as measured", _TABLE2, papers),
-        (
-            "table2_others",
-            "Table 2 with methods that the paper lacks",
-            _TABLE2,
-            beside.head(len(beside) * bool(others)),
-        ),
-        ("fidelity", "Speed, and fidelity to the unmodified model", _FIDELITY, pruned),
+        ("others", "Methods that the paper lacks", _OTHERS, beside),
+        ("fidelity", "Speed, and fidelity to the unmodified model", _FIDELITY, means[means["method"] != "baseline"]),
         ("score_by_group", "Score by group of records", groups_of(block), numbers),
     ]
     result = []

@@ -21,7 +21,7 @@ from lazybench.report.tables import READING, tables
 from lazybench.store.writing import replacing
 
 # A report replaces only a folder that holds nothing else; earlier versions wrote other files of these kinds.
-_KINDS = r"report|table\d|fidelity|score_by|paired|intervals|notes|times|figure\d|depth_by|speed_against"
+_KINDS = r"report|table\d|others|fidelity|score_by|paired|intervals|notes|times|figure\d|depth_by|speed_against"
 _OURS = re.compile(rf"({_KINDS})[\w.+@-]*\.(md|csv|tex|html|png|pdf)|records|records\.csv|runs\.json")
 
 

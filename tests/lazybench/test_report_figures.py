@@ -83,7 +83,7 @@ def test_figure_5_has_the_mean_of_the_tasks_and_the_three_largest_with_intervals
 
 def test_figure_1_counts_the_records_that_were_timed_and_has_the_papers_own_numbers(tmp_path):
     rows = rows_of(TASK)
-    write_run(tmp_path, "baseline", rows, digest="1", times=times_of(rows[::3], {}))
+    write_run(tmp_path, "lazyllm", rows, digest="1", times=times_of(rows[::3], {"lazyllm/1": 2.0}))
     (axes,) = draw(figure1, tmp_path).axes
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert labels == ["Multi-document QA, n=4", "paper: Llama 2 7B, A100"]

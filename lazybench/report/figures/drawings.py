@@ -18,10 +18,11 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullLocator
 
 from lazybench.analysis import labels
-from lazybench.analysis.averages import ANSWER, GEOMETRIC_KL, MEAN, SCORE_DIFFERENCE, TTFT, drop_failed
+from lazybench.analysis.averages import ANSWER, GEOMETRIC_KL, MEAN, SCORE_DIFFERENCE, TTFT
 from lazybench.analysis.blocks import Block, pruned
 from lazybench.analysis.intervals import rounded
 from lazybench.analysis.numbers import numbers, overall, wide
+from lazybench.analysis.records import KEY
 from lazybench.analysis.trace_means import BINS
 from lazybench.report import paper
 from lazybench.report.figures import style
@@ -73,16 +74,16 @@ def _log_kl(axes: Axes) -> None:
 def figure1(block: Block, values: pd.DataFrame, styles: Styles) -> Figure | None:
     """Draw a bar a task, one for all of them, and the paper's; ratios of means over timed records."""
     bars: dict[str, tuple[float, float]] = {}  # TTFT's share (%), and TTFT over a decode step
-    rows = [row for row in block.rows if row.method == "baseline"]
-    records = drop_failed(pd.concat([row.records for row in rows])).dropna(subset=["ttft_s"])
-    sections = {labels.title_of(task, "task"): names for task, names in block.tasks(rows).items()}
+    times = [f"unmodified_{key}" for key in ("ttft_s", "generation_s", "decode_step_s")]
+    records = block.records.dropna(subset=times[:2]).drop_duplicates(KEY)
+    sections = {labels.title_of(task, "task"): names for task, names in block.tasks(block.rows).items()}
     if len(sections) > 1:
         sections["All records"] = [*records["dataset"].unique()]
     for name, datasets in sections.items():
         part = records[records["dataset"].isin(datasets)]
         if len(part):
             # An answer of one token has no decode step.
-            ttft, generation, step = part[["ttft_s", "generation_s", "decode_step_s"]].mean()
+            ttft, generation, step = part[times].mean()
             bars[f"{name}, n={len(part)}"] = rounded(100 * ttft / generation), rounded(ttft / step)
     if not bars:
         return None
