@@ -12,6 +12,7 @@ import pandas as pd
 
 from lazybench.analysis import labels
 from lazybench.analysis.averages import drop_failed, prefill_variation
+from lazybench.analysis.labels import strength_order
 from lazybench.analysis.records import COLUMNS, KEY, OWN, TIME_COLUMNS, TIME_TEXTS, TRIAL, Run
 from lazybench.data.facts import CHINESE, DatasetFacts, datasets_of, task_names
 from lazybench.errors import LazyBenchError
@@ -185,9 +186,8 @@ def group(runs: Sequence[Run], times: pd.DataFrame) -> list[Block]:
     for name, block, own in members:
         siblings = [shared for other, _, shared in members if other == name]
         heading = _heading(block[0])
-        for key in own.keys() - _IN_HEADING:
-            if len({shared[key] for shared in siblings if key in shared}) > 1:
-                heading.append(f"{key}={own[key]}")
+        known = {key: {shared[key] for shared in siblings if key in shared} for key in own}
+        heading += [f"{key}={own[key]}" for key in own if len(known[key]) > 1 and key not in _IN_HEADING]
         stem = "_".join(name) + (f"_{siblings.index(own) + 1}" if len(siblings) > 1 else "")
         rows = _timed(_rows(block), times[(times["model"] == name[0]) & (times["data"] == name[1])])
         blocks.append(Block(*name, rows, ", ".join(heading), stem, _sentence(rows)))
@@ -205,18 +205,17 @@ def _heading(run: Run) -> list[str]:
 
 def _rows(runs: Sequence[Run]) -> list[Row]:
     """Make the rows of a block, in the order of tables."""
-    members: dict[tuple[str, str, str], list[Run]] = {}
+    titles = {run.method: labels.method_title(run) for run in runs}
+    members: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
-        key = (run.method, labels.method_title(run), labels.setting_of(run.method, run.settings["method"]))
-        members.setdefault(key, []).append(run)
-    rows = [
-        Row(*key, tuple({run.digest: run for run in own}.values()), _joined(" ".join(key[1:]), own))
-        for key, own in members.items()
-    ]
+        members.setdefault((run.method, labels.setting_of(run.method, run.settings["method"])), []).append(run)
+    rows = []
+    for (method, setting), own in members.items():
+        title = titles[method] + f" ({method})" * ([*titles.values()].count(titles[method]) > 1)
+        distinct = {run.digest: run for run in own}  # copies of a run count once
+        rows.append(Row(method, title, setting, tuple(distinct.values()), _joined(f"{title} {setting}", own)))
     order = {name: position for position, name in enumerate(labels.METHODS)}
-    rows.sort(
-        key=lambda row: [order.get(row.method, 9), row.method, row.is_calibrated, *labels.strength_order(row.setting)]
-    )
+    rows.sort(key=lambda row: (order.get(row.method, 9), row.method, row.is_calibrated, strength_order(row.setting)))
     named = []
     for row in rows:
         others = [other for other in rows if other.method == row.method and other is not row]
@@ -224,10 +223,8 @@ def _rows(runs: Sequence[Run]) -> list[Row]:
         own = [part for part in parts if others and not all(part in other.setting.split() for other in others)]
         hidden = " ".join(part for part in parts if part not in own)
         if row.is_calibrated:
-            own, hidden = (
-                [row.runs[0].settings["method"]["budget"]],
-                " ".join(labels.provenance(row.runs[0].settings["method"])),
-            )
+            method = row.runs[0].settings["method"]
+            own, hidden = [method["budget"]], " ".join(labels.provenance(method))
         named.append(replace(row, name=f"{row.title}, {' '.join(own)}" if own else row.title, hidden=hidden))
     return named
 
@@ -256,18 +253,19 @@ def _timed(rows: Sequence[Row], times: pd.DataFrame) -> tuple[Row, ...]:
     They come from the newest of the timing runs that time most rows, if that is more than half of those that prune;
     else from the runs themselves.
     """
-    subjects = {row.label: [f"{run.method}/{run.digest}" for run in row.runs] for row in rows}
+    subjects = [[f"{run.method}/{run.digest}" for run in row.runs] for row in rows]
     chosen, best = times.head(0), (-1, "")
-    ours = times["subject"].isin([name for names in subjects.values() for name in names])
+    ours = times["subject"].isin([name for names in subjects for name in names])
     for timing, lines in times[ours].groupby("timing"):
-        covered = sum(lines["subject"].isin(subjects[row.label]).any() for row in pruned(rows))
+        pairs = zip(rows, subjects, strict=True)
+        covered = sum(row.method != "baseline" and lines["subject"].isin(names).any() for row, names in pairs)
         rank = (0, "") if timing == OWN else (covered, lines["timed_date"].max())
         is_enough = timing == OWN or 2 * covered > len(pruned(rows))
         if is_enough and rank > best and len(lines[["timed_on", "threads"]].drop_duplicates()) == 1:
             chosen, best = lines, rank
     timed = []
-    for row in rows:
-        own = chosen[chosen["subject"].isin(subjects[row.label])]
+    for row, names in zip(rows, subjects, strict=True):
+        own = chosen[chosen["subject"].isin(names)]
         if row.method == "baseline":  # its times stand beside those of every row
             own = chosen.assign(**{key: chosen[f"unmodified_{key}"] for key in TRIAL})
         records = row.records.merge(own.drop_duplicates(KEY)[[*KEY, *TIME_COLUMNS]], on=KEY, how="left")
@@ -279,7 +277,7 @@ def _sentence(rows: Sequence[Row]) -> str:
     """Say which times the rows have."""
     timed = pd.concat([row.records for row in rows]).dropna(subset="ttft_s")
     if timed.empty:
-        return "No speedups: no one machine timed these runs; `lazybench time` times them side by side."
+        return "No speedups: nothing was timed, or on several machines. `lazybench time` times runs side by side."
     first, records = timed.iloc[0], timed.drop_duplicates(KEY)
     noisy, threads = int(timed.groupby(KEY)["noisy"].max().sum()), int(first["threads"])
     source = "each run's own" if first["timing"] == OWN else "one timing run"
