@@ -6,7 +6,7 @@ runs. It is small enough to commit.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -81,15 +81,37 @@ class Run:
 
 def answers_table(lines: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Make a table with `COLUMNS` of lines of predictions, which can have traced columns, too."""
-    return _typed(pd.DataFrame(map(_answer, lines), columns=list(COLUMNS)))
+    rows = []
+    for line in lines:
+        seeds = [repeat.get("score") for repeat in line.get("repeats") or []]
+        shares = [repeat.get("identical_tokens") for repeat in line.get("repeats") or [line]]
+        # Half a surrogate pair cannot be written.
+        texts = {key: line[key].encode("utf-8", "replace").decode() for key in _TEXTS if line.get(key)}
+        same = {} if None in shares else {"identical_answer": fmean(share == 1 for share in shares)}
+        scores = {} if None in seeds else {"score_by_seed": " ".join(f"{score:.6g}" for score in seeds)}
+        rows.append({**line, **texts, **same, **scores})
+    return _typed(pd.DataFrame(rows, columns=list(COLUMNS)))
 
 
 def times_table(lines: Iterable[Mapping[str, Any]], timing: str = OWN) -> pd.DataFrame:
     """Make a table of lines of times: `subject`, `KEY` and `TIME_COLUMNS`, a row per record and timed run.
 
-    In a run of the unmodified model that is the subject. `timing` is the hash of the timing run.
+    In a run of the unmodified model that is the subject. `timing` is the hash of the timing run. Trials are averaged.
     """
-    rows = [row for line in lines if not line.get("error") for row in _times(line, timing)]
+    rows = []
+    for line in lines:
+        if not (trials := line.get("trials")):
+            continue
+        shared = {key: line[key] for key in (*KEY, "threads", "retries", "noisy")} | {"timing": timing}
+        shared |= {"timed_on": line["device"], "timed_commit": line.get("commit"), "timed_date": line["date"]}
+        own = [name for name in trials if name not in (UNMODIFIED, NOTHING_PRUNED)]
+        for subject in own or [*trials][:1]:
+            row = shared | {"subject": subject}
+            for prefix, name in zip(_PREFIXES, (subject, UNMODIFIED, NOTHING_PRUNED), strict=True):
+                for column, key in TRIAL.items():
+                    values = [trial[key] for trial in trials.get(name, ()) if trial[key] is not None]
+                    row[prefix + column] = fmean(values) if values else None
+            rows.append(row)
     return _typed(pd.DataFrame(rows, columns=["subject", *KEY, *TIME_COLUMNS]))
 
 
@@ -114,8 +136,8 @@ def find(roots: Sequence[str | Path]) -> tuple[list[Run], pd.DataFrame]:
         reports = [path.parent for path in root.rglob(RUNS) if path.with_name(RECORDS).exists()]
         if not paths and not reports:
             raise LazyBenchError(f"runs={root}: no runs there; make one: lazybench run method=lazyllm task=code")
-        timed = [path for path in root.rglob("times/*") if any(file.exists() for file in journals(path, TIMES))]
-        for read, folders in ((_read_run, paths), (_read_compact, reports), (_read_times, timed)):
+        paths += [path for path in root.rglob("times/*") if any(file.exists() for file in journals(path, TIMES))]
+        for read, folders in ((_read_run, paths), (_read_compact, reports)):
             for folder in folders:
                 try:
                     found, own = read(folder)
@@ -141,36 +163,6 @@ def write_compact(runs: Iterable[Run], records: pd.DataFrame, folder: Path) -> N
     whole.to_csv(folder / RECORDS, index=False, lineterminator="\n")
 
 
-def _answer(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the row of a record from its line of predictions."""
-    repeats = line.get("repeats") or []
-    seeds = [repeat.get("score") for repeat in repeats]
-    shares = [repeat.get("identical_tokens") for repeat in repeats or [line]]
-    # Half a surrogate pair cannot be written.
-    texts = {key: text.encode("utf-8", "replace").decode() for key in _TEXTS if isinstance(text := line.get(key), str)}
-    return {
-        **{key: line.get(key) for key in COLUMNS},
-        **texts,
-        "identical_answer": None if None in shares else fmean(share == 1 for share in shares),
-        "score_by_seed": "" if None in seeds else " ".join(f"{score:.6g}" for score in seeds),
-    }
-
-
-def _times(line: Mapping[str, Any], timing: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a record from its line of times, one per subject; its trials are averaged."""
-    trials = line["trials"]
-    shared = {key: line[key] for key in (*KEY, "threads", "retries", "noisy")} | {"timing": timing}
-    shared |= {"timed_on": line["device"], "timed_commit": line.get("commit"), "timed_date": line["date"]}
-    subjects = [name for name in trials if name not in (UNMODIFIED, NOTHING_PRUNED)] or [UNMODIFIED]
-    for subject in subjects:
-        own: dict[str, Any] = {"subject": subject}
-        for prefix, name in zip(_PREFIXES, (subject, UNMODIFIED, NOTHING_PRUNED), strict=True):
-            for column, key in TRIAL.items():
-                values = [trial[key] for trial in trials.get(name, ()) if trial[key] is not None]
-                own[prefix + column] = fmean(values) if values else None
-        yield shared | own
-
-
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
     """Round numbers, so that their sums are the same wherever they are read; missing texts are empty."""
     numbers = [key for key in (*_NUMBERS, *_TIME_NUMBERS) if key in frame]
@@ -181,7 +173,13 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _read_run(folder: Path) -> tuple[list[Run], pd.DataFrame]:
-    """Read the run in `<model>/<data>/<method>/<hash>`; a damaged file raises any error of its reader."""
+    """Read the run in `<model>/<data>/<method>/<hash>`, or the timing run in `<model>/<data>/times/<hash>`.
+
+    A damaged file raises any error of its reader.
+    """
+    if folder.parent.name == "times":
+        timed = times_table(read_rows(folder, TIMES).values(), timing=folder.name)
+        return [], timed.assign(model=folder.parts[-4], data=folder.parts[-3])
     # Without this machine's folders.
     config, described = (_PATH.sub("FOLDER/", (folder / name).read_text("utf-8")) for name in (CONFIG, ENVIRONMENT))
     settings, environment = yaml.safe_load(config), json.loads(described)
@@ -193,13 +191,6 @@ def _read_run(folder: Path) -> tuple[list[Run], pd.DataFrame]:
     run = Run(model, data, method, folder.name, settings, environment, means, str(folder), records)
     timed = times_table(read_rows(folder, TIMES).values())
     return [run], timed.assign(model=model, data=data, subject=f"{method}/{folder.name}")
-
-
-def _read_times(folder: Path) -> tuple[list[Run], pd.DataFrame]:
-    """Read the timing run in `<model>/<data>/times/<hash>`."""
-    model, data = folder.parts[-4:-2]
-    timed = times_table(read_rows(folder, TIMES).values(), timing=folder.name)
-    return [], timed.assign(model=model, data=data)
 
 
 def _read_compact(folder: Path) -> tuple[list[Run], pd.DataFrame]:

@@ -35,15 +35,12 @@ def summarise(
 
     Returns:
         `datasets` and `tasks`, each by name, and `mean_of_tasks`, which is None for a single task. Each has `score` and
-        `unmodified_score` (0 to 100), `same_answers` (records whose answer is the unmodified model's, a mean over
-        seeds), `records`, `failed` (records the method could not run, left out of the rest), `at_limit` (answers that
-        reached `max_new_tokens`, a mean over seeds), `prompt_computed` (1 is the whole prompt once), `score_by_seed`
-        (the score of each seed of a method that has several, else None), `score_by_group` (the score of the records in
-        each group, None if a dataset has none; empty for datasets without groups), `timed` and `noisy` (records), and
-        speedups, None if nothing was timed: `ttft_speedup`, `answer_speedup` (at equal length), `decode_step_speedup`
-        over the unmodified model, and `ttft_speedup_over_nothing_pruned`. A dataset's speedup is the mean of the
-        unmodified model's time over the mean of the method's on the same records. A task's values are the mean over its
-        datasets, and `mean_of_tasks` is the mean over the tasks.
+        `unmodified_score` (0 to 100); `score_by_group` and, of a method with several seeds, `score_by_seed`;
+        `prompt_computed` (1 is the whole prompt once); `ttft_speedup`, `answer_speedup` (of the whole answer, at equal
+        length), `decode_step_speedup` and `ttft_speedup_over_nothing_pruned`, None if nothing was timed; and numbers of
+        `records` and, among them, `same_answers` and `at_limit` (that are the unmodified model's, or reached
+        `max_new_tokens`; means over seeds), `timed` and `noisy`; and `failed`, which are in none of the others. Values
+        of a task are the mean over its datasets, and those of `mean_of_tasks` the mean over the tasks.
     """
     records = answers_table(rows).merge(times_table(times), on=KEY, how="left")
     by_dataset = dict(iter(records.groupby("dataset")))

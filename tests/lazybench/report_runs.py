@@ -53,11 +53,8 @@ def rows_of(datasets, records=4, score=0.5, seed=0):
     generator = np.random.default_rng(seed)
     rows = []
     for dataset, number in product(datasets, range(records)):
-        values = {"score": float(np.clip(generator.normal(score, 0.2), 0, 1)), "new_tokens": 20}
-        values |= {
-            "prediction": f"{seed} {number}",
-            "unmodified_score": float(np.clip(generator.normal(0.5, 0.2), 0, 1)),
-        }
+        own, unmodified = np.clip(generator.normal([score, 0.5], 0.2), 0, 1).tolist()
+        values = {"score": own, "unmodified_score": unmodified, "new_tokens": 20, "prediction": f"{seed} {number}"}
         shares = {"prompt_computed": generator.uniform(0.5, 1), "identical_tokens": generator.uniform(0.5, 1)}
         rows.append(row(dataset, number, prompt_tokens=500 + 97 * number, **values, **shares))
     return rows

@@ -41,6 +41,14 @@ def test_the_mean_of_symmetric_numbers_has_students_interval():
     )
 
 
+def test_the_order_of_sums_changes_no_digit():
+    rng = np.random.default_rng(3)
+    values, order = rng.uniform(0, 1, 57), rng.permutation(57)
+    assert values.mean() != values[order].mean() or values.sum() != values[order].sum()
+    assert estimate(values) == estimate(values[order])
+    assert geometric_mean(values) == geometric_mean(values[order])
+
+
 def test_datasets_count_alike_or_by_their_weights():
     values, datasets = [0.0] * 90 + [1.0] * 3, ["a"] * 90 + ["b"] * 3
     assert estimate(values, datasets=datasets).value == 0.5

@@ -5,7 +5,7 @@ import pytest
 from report_runs import kl_traces, row, rows_of, timed, times_of, trial, write_run
 
 from lazybench.analysis.blocks import group
-from lazybench.analysis.labels import METHODS, title_of
+from lazybench.analysis.labels import title_of
 from lazybench.analysis.numbers import numbers
 from lazybench.analysis.paired import compare
 from lazybench.analysis.records import find
@@ -210,9 +210,3 @@ def test_scores_by_group_are_columns(runs, made):
     write_run(runs, "lazyllm", rows, task="mine", data={"datasets": facts, "has": ["mine"]})
     (line,) = made()["score_by_group"].to_dict("records")
     assert (line["easy"], line["hard"]) == ("18.75", "68.75")
-
-
-def test_methods_are_in_the_papers_order(runs, block):
-    for name in reversed(METHODS):
-        write_run(runs, name, rows_of(TASK))
-    assert [one.method for one in block().rows] == [*METHODS]
