@@ -35,7 +35,7 @@ def numbers(block: Block, rows: Sequence[Row] | None = None) -> pd.DataFrame:
     rows = block.compared if rows is None else rows
     tasks, averaged = block.tasks(rows), block.averaged(rows)
     sections = {title_of(task, "task"): (task, {task: names}) for task, names in tasks.items()}
-    if len(averaged) > 1:
+    if len(tasks) > 1:
         sections["Macro-average"] = MEAN, averaged
     lines = []
     for title, (task, members) in sections.items():
