@@ -200,7 +200,7 @@ def _heading(run: Run) -> list[str]:
     parts = [environment.get("weights_format"), environment.get("dtype"), f"prompts up to {model['limit']:,} tokens"]
     settings = {"template": model.get("template"), "generation config": environment.get("generation_config")}
     parts += [f"{title} {labels.format_settings(values)}" for title, values in settings.items() if values]
-    return [*filter(None, parts)]
+    return [*dict.fromkeys(filter(None, parts))]
 
 
 def _rows(runs: Sequence[Run]) -> list[Row]:
