@@ -167,7 +167,7 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
     """Round numbers, so that their sums are the same wherever they are read; missing texts are empty."""
     numbers = [key for key in (*_NUMBERS, *_TIME_NUMBERS) if key in frame]
     texts = frame.columns.difference(numbers)
-    frame[numbers] = frame[numbers].astype(float).round(6)
+    frame[numbers] = frame[numbers].astype(float).round(9)
     frame[texts] = frame[texts].astype(object).fillna("")
     return frame
 
@@ -179,7 +179,8 @@ def _read_run(folder: Path) -> tuple[list[Run], pd.DataFrame]:
     """
     if folder.parent.name == "times":
         timed = times_table(read_rows(folder, TIMES).values(), timing=folder.name)
-        return [], timed.assign(model=folder.parts[-4], data=folder.parts[-3])
+        model, data = folder.resolve().parts[-4:-2]
+        return [], timed.assign(model=model, data=data)
     # Without this machine's folders.
     config, described = (_PATH.sub("FOLDER/", (folder / name).read_text("utf-8")) for name in (CONFIG, ENVIRONMENT))
     settings, environment = yaml.safe_load(config), json.loads(described)

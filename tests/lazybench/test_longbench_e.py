@@ -93,9 +93,9 @@ def test_the_summary_is_the_official_mean_of_each_length(first, second):
         for name, pairs in made.items():
             values = [100 * value for words, value in pairs if words in among]
             means.append(np.mean(values) if values else None)
-            assert summary["datasets"][name]["score_by_group"][length] == pytest.approx(means[-1], abs=1e-4)
+            assert summary["datasets"][name]["score_by_group"][length] == pytest.approx(means[-1], abs=1e-6)
         mean = None if None in means else np.mean(means)
-        assert summary["tasks"]["code"]["score_by_group"][length] == pytest.approx(mean, abs=1e-4)
+        assert summary["tasks"]["code"]["score_by_group"][length] == pytest.approx(mean, abs=1e-6)
 
 
 def test_files_of_predictions_are_scored_by_length(tmp_path, capsys):
