@@ -44,7 +44,7 @@ def describe(config: ModelConfig) -> dict[str, Any]:
 def source(config: ModelConfig) -> dict[str, Any]:
     """Return where and when a row is made: `device`, `commit` and `date`; `LazyBenchError` without the device."""
     name = _device_name(device_of(config))
-    return {"device": name, "commit": _commit(), "date": f"{datetime.now(UTC):%Y-%m-%d}"}
+    return {"device": name, "commit": _commit(), "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"}
 
 
 def _commit() -> str | None:
