@@ -79,7 +79,6 @@ OVER_NOTHING_PRUNED = replace(
     title="First token over nothing pruned (×)",
     top="nothing_pruned_ttft_s",
 )
-TTFT_SECONDS = Measure("ttft_s", "First token (s)", "ttft_s", digits=3, timed=True)
 COMPUTED = Measure("prompt_computed", "Computed (%)", "prompt_computed", scale=100)
 KL = Measure("kl", "KL, mean (nats)", "kl", digits=4, long_tailed=True)
 GEOMETRIC_KL = replace(KL, key="geometric_kl", title="KL, geometric mean (nats)", geometric=True)

@@ -19,11 +19,6 @@ _LONGEST = 40  # characters of a setting in a label
 _TITLES = yaml.safe_load(files("lazybench.analysis").joinpath("titles.yaml").read_text("utf-8"))
 
 
-def label(run: "Run") -> str:
-    """Return the method and its settings, e.g. `LazyLLM 10:0.7,20:0.5` or `static pruning layer=8 keep=0.7`."""
-    return f"{method_title(run)} {setting_of(run.method, run.settings['method'])}".strip()
-
-
 def setting_of(method: str, settings: Mapping[str, Any]) -> str:
     """Return the settings that a label shows, e.g. `10:0.7,20:0.5` or `layer=8 keep=0.7`."""
     if "folds" in settings:

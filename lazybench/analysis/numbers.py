@@ -12,7 +12,7 @@ from lazybench.analysis.labels import title_of
 MEASURES = (
     *(averages.SCORE, averages.UNMODIFIED_SCORE, averages.SCORE_DIFFERENCE),
     *(averages.TTFT, averages.ANSWER, averages.DECODE_STEP),
-    *(averages.GENERATION, averages.OVER_NOTHING_PRUNED, averages.TTFT_SECONDS, averages.COMPUTED),
+    *(averages.GENERATION, averages.OVER_NOTHING_PRUNED, averages.COMPUTED),
     *(averages.GEOMETRIC_KL, averages.KL, averages.ANSWERS, averages.TOKENS),
 )
 _LINE = ["task", "title", "method", "line", "name"]
@@ -46,8 +46,7 @@ def numbers(block: Block, rows: Sequence[Row] | None = None) -> pd.DataFrame:
                 values = {"value": result.value, "low": result.low, "high": result.high, "records": result.records}
                 names = dict(zip(_LINE, (task, title, row.method, row.title, row.name), strict=True))
                 lines.append({**names, "measure": measure.key, **values})
-    columns = [*_LINE, "measure", "value", "low", "high", "records"]
-    frame = pd.DataFrame(lines, columns=columns)
+    frame = pd.DataFrame(lines, columns=[*_LINE, "measure", "value", "low", "high", "records"])
     return frame.astype(dict.fromkeys(["value", "low", "high"], float)).dropna(subset="value")
 
 

@@ -71,11 +71,8 @@ def _cells(block: Block, lines: pd.DataFrame, measures: Sequence[Measure], besid
     """
     lines = lines[lines["measure"].isin([measure.key for measure in measures])]
     index = lines[["task", "title", "method", "name"]].drop_duplicates()
-    order = [row.name for row in block.rows]
-    tasks = [*dict.fromkeys(lines["task"])]
-    index = index.sort_values(
-        ["task", "name"], key=lambda keys: keys.map((order if keys.name == "name" else tasks).index)
-    )
+    orders = {"task": [*dict.fromkeys(lines["task"])], "name": [row.name for row in block.rows]}
+    index = index.sort_values([*orders], key=lambda keys: keys.map(orders[keys.name].index))
     cells = {"Task": index["title"].tolist(), "Method": index["name"].tolist()}
     rows = pd.MultiIndex.from_frame(index[["task", "name"]])
     for measure in measures:

@@ -87,8 +87,7 @@ def figure1(block: Block, values: pd.DataFrame, styles: Styles) -> Figure | None
             bars[f"{name}, n={len(part)}"] = rounded(100 * ttft / generation), rounded(ttft / step)
     if not bars:
         return None
-    published = paper.figure1()
-    bars["paper: Llama 2 7B, A100"] = published["ttft_share"], published["ttft_over_decode_step"]
+    bars["paper: Llama 2 7B, A100"] = paper.figure1()
     names, shares = [wrapped(name, 26) for name in bars], np.array([share for share, _ in bars.values()])
     y = [*range(len(bars) - 1), len(bars) - 0.7]  # a gap before the paper's bar
     figure = canvas(max(1.3, 0.6 + len(bars) * (0.19 + 0.12 * max(name.count("\n") for name in names))))
