@@ -10,7 +10,7 @@ from lazyllm.core.schedule import PruningSchedule, Stage
 if TYPE_CHECKING:
     from lazyllm.core.importance import most_important
     from lazyllm.core.ranking import LayerAttention, Ranking
-    from lazyllm.core.stats import Stats
+    from lazyllm.core.sequence import Stats
     from lazyllm.extras.prompts import Selected, select, template_tokens
     from lazyllm.extras.scoring import LogLikelihood, log_likelihoods
     from lazyllm.hf.enable import Session, enable
@@ -40,7 +40,8 @@ __all__ = [
 
 # Imported on first use: they need torch and transformers, which take seconds to import, and a schedule does not.
 _LAZY = (
-    "core.importance core.ranking core.stats rankings.attention rankings.static hf.enable extras.prompts extras.scoring"
+    "core.importance core.ranking core.sequence rankings.attention rankings.static hf.enable extras.prompts "
+    "extras.scoring"
 )
 
 

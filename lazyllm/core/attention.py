@@ -1,6 +1,6 @@
-"""Attention that causality by index cannot express: revived queries, windows, capped scores, sinks."""
+"""Attention over active keys: which keys a query sees, masks, the padding of a batch, and kernels."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from lazyllm.core.importance import Scores, probabilities, probability_dtype
+from lazyllm.core.kv_cache import LayerGroup, to_device
+from lazyllm.core.sequence import Sequence
 
 BLOCK_ELEMENTS = 1 << 24  # largest number of elements of the scores or mask of a block of queries
 _WINDOW_QUERIES = 512  # smallest block of queries under a window: larger blocks than the window are mostly masked
@@ -32,6 +34,125 @@ class WindowMask:
 
     visible: MaskFunction  # which keys a query sees
     size: int  # largest number of positions that a query sees
+
+
+class GroupAttention:
+    """Attention in the layers of a group during one step: of each query, over its own sequence's active keys.
+
+    Queries are packed, (1, heads, num_queries, head_dim). Attention takes one sequence at a time in prefill, and later
+    all at once, padded to the same number of queries.
+
+    Args:
+        kernel: the model's own attention.
+        group: the group, whose tokens of this step are set.
+        sequences: those that have new tokens.
+    """
+
+    def __init__(self, kernel: Kernel, group: LayerGroup, sequences: list[Sequence]) -> None:
+        self._kernel, self._group, self._sequences = kernel, group, sequences
+        counts, self._batch_size = group.queries.counts, len(group.num_cached)
+        self.num_queries, self._max_queries = sum(counts), max(counts)
+        self._is_prefill, self._num_keys = group.is_prefill, group.end - group.first_key
+        self._has_equal_queries = len(set(counts)) == 1
+        # Queries, sequences and keys; in prefill keys are packed, too.
+        over_slots = self.num_queries, self._batch_size, self._num_keys
+        self._shape = (self.num_queries, 1, self.num_queries) if self._is_prefill else over_slots
+        self._masks: dict[tuple[Any, ...], Tensor | None] = {}
+        # By device: the query of each padded position, and the inverse, int64.
+        self._padding: dict[torch.device, tuple[Tensor, Tensor]] = {}
+
+    def takes(self, query: Tensor, key: Tensor) -> bool:
+        """Return whether these are the queries and keys of one layer's only attention."""
+        return (query.shape[2], key.shape[0], key.shape[2]) == self._shape
+
+    def attend(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, window: WindowMask | None, scores: Scores
+    ) -> Tensor:
+        """Return the attention of a layer, (1, num_queries, heads, value_dim); arguments as in `Engine.attend`."""
+        is_plain = scores.sinks is None and (scores.softcap is None or not self._kernel.is_sdpa)  # as the kernel does
+        # In a batch a mask may be copied for each head.
+        is_batch = self._batch_size > 1
+        per_pair = self._batch_size * query.shape[1] if is_batch else elements_per_pair(query, scores)
+        if not self._is_prefill and per_pair * self._max_queries * self._num_keys <= BLOCK_ELEMENTS:
+            mask = self._mask(window, query, key.shape[1])
+            padded = self._padded(query) if is_batch else query
+            if mask is None and is_plain and not self._kernel.is_sdpa:
+                output = self._fused(module, padded, key, value, scores)
+            else:
+                output = attend_masked(padded, key, value, mask, scores).transpose(1, 2).contiguous()
+            return self._unpadded(output) if is_batch else output
+        outputs = []
+        for sequence, own_query, own_key, own_value, own_window in self.by_sequence(query, key, value, window):
+            if self._is_prefill and own_window is None and is_plain:
+                outputs.append(self._fused(module, own_query, own_key, own_value, scores))
+                continue
+            group, index = self._group, sequence.index
+            positions, is_active = (group.query_positions(index), group.key_positions(index)), group.active_keys(index)
+            outputs.append(attend_in_blocks(own_query, own_key, own_value, positions, is_active, own_window, scores))
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+
+    def by_sequence(
+        self, query: Tensor, key: Tensor, value: Tensor, window: WindowMask | None
+    ) -> Iterator[tuple[Sequence, Tensor, Tensor, Tensor, WindowMask | None]]:
+        """Yield each sequence with new tokens, its queries, keys and values, (1, heads, n, head_dim), and its window.
+
+        A window that holds the whole sequence is None.
+        """
+        start = 0
+        for sequence in self._sequences:
+            index = sequence.index
+            queries = slice(start, start + self._group.queries.counts[index])
+            start = queries.stop
+            own, keys = slice(index, index + 1), slice(self._group.num_cached[index] - self._group.first_key)
+            if self._is_prefill:
+                own, keys = slice(None), queries
+            own_window = None if window is None or sequence.num_tokens <= window.size else window
+            yield sequence, query[:, :, queries], key[own, :, keys], value[own, :, keys], own_window
+
+    def _fused(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+        """Return the model's own attention, causal by index, (batch, queries, heads, value_dim)."""
+        softcap = {} if scores.softcap is None else {"softcap": scores.softcap}
+        return self._kernel.attend(module, query, key, value, None, dropout=0.0, scaling=scores.scaling, **softcap)
+
+    def _mask(self, window: WindowMask | None, query: Tensor, kv_heads: int) -> Tensor | None:
+        """Return the mask of all sequences as `attend_masked` takes it; None where all queries see all keys.
+
+        Layers of the group share it.
+        """
+        key = window, query.dtype, query.device, query.shape[1], kv_heads
+        if key not in self._masks:
+            group, active_mask = self._group, self._group.active_mask
+            visible = None if active_mask is None else active_mask[:, None]
+            # Only the newest tokens see all active keys.
+            if window is not None or self._max_queries > 1 or (visible is None and len(set(group.num_cached)) > 1):
+                queries = self._padded(group.queries.positions.view(1, 1, -1, 1))[:, 0]
+                sees = causal if window is None else window.visible
+                seen = sees(0, 0, queries, group.batch_key_positions().unsqueeze(-2))
+                visible = seen if visible is None else seen.logical_and_(visible)
+            self._masks[key] = (
+                None if visible is None else additive_mask(visible, query.dtype, query.shape[1], kv_heads)
+            )
+        return self._masks[key]
+
+    def _padded(self, packed: Tensor) -> Tensor:
+        """Return (1, heads, queries, width) as (batch, heads, longest, width); padding repeats some query."""
+        if not self._has_equal_queries:
+            packed = packed.index_select(2, self._padding_on(packed.device)[0])
+        heads, width = packed.shape[1], packed.shape[3]
+        return packed.view(heads, self._batch_size, -1, width).transpose(0, 1)
+
+    def _unpadded(self, padded: Tensor) -> Tensor:
+        """Return (batch, longest, heads, width) as (1, queries, heads, width)."""
+        flat = padded.flatten(0, 1)
+        return flat[None] if self._has_equal_queries else flat.index_select(0, self._padding_on(flat.device)[1])[None]
+
+    def _padding_on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        if device not in self._padding:
+            is_query = torch.arange(self._max_queries) < torch.tensor(self._group.queries.counts)[:, None]
+            is_query = is_query.flatten()
+            query_of = (is_query.cumsum(0) - 1).clamp_(min=0)
+            self._padding[device] = to_device(query_of, device), to_device(is_query.nonzero()[:, 0], device)
+        return self._padding[device]
 
 
 def causal(batch: int, head: int, query: Tensor, key: Tensor) -> Tensor:

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup, ReduceOp, all_reduce
+from torch.distributed import ProcessGroup, all_reduce
 
 from lazyllm.core.attention import MaskFunction, causal
 from lazyllm.core.errors import LazyLLMError
-from lazyllm.core.groups import LayerGroup
 from lazyllm.core.importance import Scores, most_important, probabilities, probability_dtype
+from lazyllm.core.kv_cache import LayerGroup
 from lazyllm.core.sequence import Sequence
 
 
@@ -31,6 +31,7 @@ class LayerAttention:
         value: (1, kv_heads, n_keys, value_dim).
         scores: how the layer makes scores: scaling, soft cap, attention sinks.
         sequence: the sequence.
+        group: the layers between two stages that the layer belongs to.
         window: which keys a query sees, if not all earlier positions; else None.
     """
 
@@ -40,17 +41,23 @@ class LayerAttention:
     value: Tensor
     scores: Scores
     sequence: Sequence
-    window: MaskFunction | None = None
+    group: LayerGroup
+    window: MaskFunction | None
 
     @property
     def key_positions(self) -> Tensor:
         """Position of each key, int64 (n_keys,)."""
-        return self.sequence.key_positions(self.sequence.group_of[self.layer])
+        return self.group.key_positions(self.sequence.index)
+
+    @property
+    def query_positions(self) -> Tensor:
+        """Position of each query, sorted, int64 (num_queries,)."""
+        return self.group.query_positions(self.sequence.index)
 
     @property
     def active_mask(self) -> Tensor | None:
         """Which keys are active in this step, bool (n_keys,); None means all."""
-        return self.sequence.active_mask(self.sequence.group_of[self.layer])
+        return self.group.active_keys(self.sequence.index)
 
     def probabilities(self, query: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
         """Return the attention probability of a few queries on each key.
@@ -81,8 +88,8 @@ class Ranking(ABC):
 
     Attributes:
         single_stage: whether it works with one stage only.
-        for_good: whether it ranks in prefill alone: pruned tokens are never revived, and all later tokens are kept.
-            Then the model may have layers that carry a state from token to token, as hybrid models do.
+        revive: whether later steps rank, too, and revive pruned tokens. If not, only prefill ranks, and all later
+            tokens are kept; then layers may carry a state from token to token, as those of hybrid models do.
         every: rank only in every `every`-th decoding step. In the others, where `sequence.ranks` is False, the active
             set is the previous one plus the newest token; `observe` is still called.
         checked: whether the engine checks what `survivors` returns at every stage, and adds the protected tokens, which
@@ -93,16 +100,18 @@ class Ranking(ABC):
         processes: those that the model's heads are split over; None means one process.
         importance: set by `observe`: the importance of each position, (positions,), negative where it is not active.
         sequence: the tokens so far.
+        group_of: of each layer, the layers between two stages that it belongs to: which tokens are cached and active.
     """
 
     single_stage = False
-    for_good = False
+    revive = True
     every = 1
     checked = True
     parallel = False
     processes: ProcessGroup | None = None
     importance: Tensor
     sequence: Sequence
+    group_of: list[LayerGroup]
 
     def __init_subclass__(cls, checked: bool = True, parallel: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -112,8 +121,8 @@ class Ranking(ABC):
         """Raise `LazyLLMError` for settings out of range; called by `enable`."""
 
     def wants(self, layer: int) -> bool:
-        """Return whether to observe a layer of a group that a stage ends; by default, its last one."""
-        return layer == self.group(layer).layers[-1]
+        """Return whether to observe a layer before the last stage, asked once; by default, those of the stages."""
+        return layer == self.group_of[layer].layers[-1]
 
     @abstractmethod
     def observe(self, attention: LayerAttention) -> None:
@@ -129,39 +138,36 @@ class Ranking(ABC):
             LazyLLMError: `observe` of a checked ranking did not set the importance of every active position.
         """
         if self.checked:
-            _check_importance(self, self.group(layer).num_active[self.sequence.index])
+            _check_importance(self, self.group_of[layer].num_active[self.sequence.index])
         importance = self.importance
         if len(self.sequence.protected):
             importance = importance.index_fill(0, self.sequence.protected_on(importance.device), math.inf)
         return most_important(importance, count)
 
-    def group(self, layer: int) -> LayerGroup:
-        """Return the layers between two stages that `layer` belongs to."""
-        return self.sequence.group_of[layer]
-
     def active(self, layer: int) -> Tensor:
         """Return the sorted active positions of `layer` in this step, int64 (num_active,), on the layer's device."""
-        return self.sequence.active(self.group(layer))
+        return self.group_of[layer].active_positions(self.sequence.index, self.sequence.num_tokens)
 
     def uncomputed(self, layer: int) -> Tensor:
         """Return which positions have no KV entry after the stage that follows `layer`, bool (positions,).
 
         Keeping such a position of an earlier step revives it.
         """
-        return self.sequence.uncomputed(self.group(layer))
+        following = self.group_of[self.group_of[layer].layers.stop]
+        return following.uncomputed(self.sequence.index, self.sequence.num_tokens)
 
     def by_position(self, layer: int, importance: Tensor) -> Tensor:
         """Reorder the importance of each key, (n_keys,), by position, (positions,), with -1 for inactive positions."""
-        group = self.group(layer)
+        group, sequence = self.group_of[layer], self.sequence
         if group.index == 0:
             return importance
-        if (active_mask := self.sequence.active_mask(group)) is not None:
-            importance = torch.where(active_mask, importance, -1)
-        by_position = importance.new_full((self.sequence.num_tokens,), -1)
-        return by_position.index_copy_(0, self.sequence.key_positions(group), importance)
+        if (is_active := group.active_keys(sequence.index)) is not None:
+            importance = torch.where(is_active, importance, -1)
+        by_position = importance.new_full((sequence.num_tokens,), -1)
+        return by_position.index_copy_(0, group.key_positions(sequence.index), importance)
 
-    def over_processes(self, importance: Tensor, how: str = "mean") -> Tensor:
-        """Return the `mean` or `max` of importance over all processes that share the model's heads, (n,).
+    def over_processes(self, importance: Tensor) -> Tensor:
+        """Return the mean importance over all processes that share the model's heads, (n,).
 
         Under tensor parallelism each process observes its own heads, and all must call this, which takes one
         all-reduce. In one process it returns `importance`.
@@ -169,8 +175,8 @@ class Ranking(ABC):
         if self.processes is None:
             return importance
         importance = importance.clone()
-        all_reduce(importance, ReduceOp.MAX if how == "max" else ReduceOp.SUM, self.processes)
-        return importance if how == "max" else importance / self.processes.size()
+        all_reduce(importance, group=self.processes)
+        return importance / self.processes.size()
 
 
 def _check_importance(ranking: Ranking, num_active: int) -> None:

@@ -43,7 +43,7 @@ def select(
 
     They are an ordinary, shorter prompt for any engine whose model has the same tokenizer. The model runs up to the
     last stage, and generates nothing. With one stage this is GemFilter (Shi et al. 2024, arXiv 2409.17422), ranked by
-    LazyLLM's importance. `AttentionRanking(first=4, last=32)` keeps the ends of a prompt, such as a chat template's.
+    LazyLLM's importance. `AttentionRanking(first=4, queries=32)` keeps the ends of a prompt, such as a chat template's.
 
     Args:
         model: a model that `enable` takes, in eval mode, with or without a language-modelling head.
@@ -81,7 +81,9 @@ class _LastStageReached(Exception):
 def _stop(*args: Any) -> None:
     engine = CURRENT_ENGINE.get()
     computed = sum(group.num_active[0] for group in engine.group_of[: engine.layer])
-    raise _LastStageReached(engine.group.active[0].cpu(), computed / (len(engine.group_of) * engine.max_tokens))
+    raise _LastStageReached(
+        engine.group.active_positions(0, engine.max_tokens).cpu(), computed / (len(engine.group_of) * engine.max_tokens)
+    )
 
 
 def template_tokens(tokenizer: Any, messages: Iterable[dict[str, Any]], **template: Any) -> torch.Tensor:

@@ -8,7 +8,7 @@ from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
 from lazyllm.core.errors import LazyLLMError
-from lazyllm.core.stats import Stats, only
+from lazyllm.core.sequence import Stats, only
 from lazyllm.hf import private
 from lazyllm.hf.attention_interface import CURRENT_ENGINE
 from lazyllm.hf.engine import HFEngine

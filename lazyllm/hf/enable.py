@@ -16,7 +16,7 @@ from lazyllm.core.engine import Setup
 from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.ranking import Ranking
 from lazyllm.core.schedule import PruningSchedule
-from lazyllm.core.stats import Stats, only
+from lazyllm.core.sequence import Stats, only
 from lazyllm.hf import private
 from lazyllm.hf.arguments import read_schedule
 from lazyllm.hf.attention_interface import NAME, loaded_kernel
@@ -83,7 +83,7 @@ class Session:
         # PEFT's wrapper has a `generate` that calls that of the model inside.
         is_wrapper = not isinstance(model, PreTrainedModel) and hasattr(model, "get_base_model")
         self._model: Any = model.get_base_model() if is_wrapper else model
-        parts = find_parts(self._model, newest_only, ranking.for_good)
+        parts = find_parts(self._model, newest_only, ranking.revive)
         self._parts, self.layers = parts, parts.layers
         self.schedule = read_schedule(schedule, parts.windows, ranking)
         if parts.processes is not None and not ranking.parallel:
@@ -119,6 +119,7 @@ class Session:
     def start(self) -> "Session":
         """Begin, as a `with` does; until `stop`, everything that the model generates is pruned."""
         config = self._parts.decoder.config
+        self._setup.ranking.check()  # a setting may have changed since `enable`
         check_attention(self._parts.decoder)
         check_adapters(modules := [*self._model.modules()])
         # The config may have changed since `enable`; and by its kernel each `with` knows its own caches.

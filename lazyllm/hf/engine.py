@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from lazyllm.core.attention import WindowMask
-from lazyllm.core.engine import Engine, Setup, to_device
+from lazyllm.core.engine import Engine, Setup
 from lazyllm.core.errors import LazyLLMError, unsupported
 from lazyllm.core.importance import Scores
+from lazyllm.core.kv_cache import to_device
 from lazyllm.hf.arguments import TRAINING
 from lazyllm.hf.attention_interface import CURRENT_ENGINE, NOT_CAUSAL
 from lazyllm.hf.layer_arguments import LayerArguments
@@ -24,16 +25,16 @@ class HFEngine(Engine):
     """The engine between the decoder layers of a transformers model."""
 
     def __init__(
-        self, setup: Setup, batch_size: int, chunked_tokens: int, is_short: bool, rope_switch: int | None
+        self, setup: Setup, batch_size: int, chunked_tokens: int, is_prompt_whole: bool, rope_switch: int | None
     ) -> None:
-        super().__init__(setup, batch_size, chunked_tokens, is_short)
+        super().__init__(setup, batch_size, chunked_tokens, is_prompt_whole)
         self.packer = BatchPacker(batch_size)
         self.protected: Tensor | None = None  # which tokens of the prompts are, bool (batch, columns), on the CPU
         self.state_layers: list[Any] = []  # transformers' cache of layers that carry a state from token to token
         self.rope_deltas: list[Any] | None = None  # see `RopeDeltas`
         self.layer = -1  # the decoder layer that is running or ran last
         self._rope_switch = rope_switch  # see `model_support.rope_switch`
-        self._layer_arguments = LayerArguments(self.groups, batch_size)
+        self._layer_arguments = LayerArguments(batch_size)
         self._lock = threading.Lock()  # locked during a pass
         self._is_broken = False  # whether a pass broke off
         self._running: tuple[nn.Module, torch.device] | None = None  # the layer that is running, and its input's device
@@ -52,7 +53,7 @@ class HFEngine(Engine):
             self._check_rope(computed, num_new_tokens)
             self.begin_step(num_new_tokens, positions, is_chunk=self.packer.num_columns < self.chunked_tokens)
             self._protect()
-            self._layer_arguments.begin_step()
+            self._layer_arguments.begin_step(self.groups)
             self.layer, self._is_widened, self._is_broken = -1, False, True
             yield packed
             if self.layer + 1 != len(self.group_of):
@@ -72,7 +73,7 @@ class HFEngine(Engine):
         if layer != self.layer + 1 or not isinstance(args[0], Tensor) or args[0].shape[:-1] != (1, self.num_queries):
             raise unsupported("the decoder layers do not pass on one hidden state a token")
         if layer == self.group.layers.stop:
-            args = (self.prune_and_gather(args[0]), *args[1:])
+            args = (self.cross_stage(args[0]), *args[1:])
         self.layer, self._running, self._has_attended = layer, (module, args[0].device), False
         if self.is_prefill or not self._layer_arguments.passes_unchanged(layer, self.group):
             args, kwargs = self._layer_arguments.select(layer, self.group, forward, args, kwargs)
@@ -103,7 +104,7 @@ class HFEngine(Engine):
             return self.packer.num_columns
         if len(self.sequences) == 1 and (self.num_queries == 1 or self.group.index == 0):
             return self.sequences[0].num_tokens - self.num_queries
-        positions = self.group.query_positions.to(execution_device(*self._running))
+        positions = self.group.queries.positions.to(execution_device(*self._running))
         return positions - torch.arange(positions.shape[0], device=positions.device)
 
     def mask(self, **kwargs: Any) -> WindowMask | None:
@@ -195,7 +196,7 @@ class HFEngine(Engine):
         for sequence, row, is_real in zip(self.sequences, self.protected, computed, strict=True):
             positions = row[: len(is_real)][is_real[: len(row)]].nonzero()[:, 0]
             if sequence.num_computed_tokens and not self.revives and len(self.groups) > 1:  # pruned tokens stay pruned
-                is_pruned = sequence.uncomputed(self.groups[-2]).cpu()
+                is_pruned = self.groups[-1].uncomputed(sequence.index, sequence.num_tokens).cpu()
                 positions = positions[(positions >= sequence.num_computed_tokens) | ~is_pruned[positions]]
             sequence.protect(positions)
 
@@ -205,7 +206,7 @@ class HFEngine(Engine):
             return hidden[:, -1:]
         if self.num_queries == len(self.live):
             return hidden
-        ends = torch.tensor([count for count in self.group.num_queries if count]).cumsum(0) - 1
+        ends = torch.tensor([count for count in self.group.queries.counts if count]).cumsum(0) - 1
         return hidden.index_select(1, to_device(ends, hidden.device))
 
     def _widen(self, output: Any) -> Any:
@@ -216,5 +217,5 @@ class HFEngine(Engine):
         if not isinstance(output, Tensor):
             return (self._widen(output[0]), *output[1:])
         self._is_widened = True
-        newest, width = self._newest(output), sum(self.groups[0].num_queries)
+        newest, width = self._newest(output), sum(self.groups[0].queries.counts)
         return torch.cat([newest[:, -1:].expand(-1, width - newest.shape[1], -1), newest], dim=1)

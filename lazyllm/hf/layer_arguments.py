@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from lazyllm.core.errors import unsupported
-from lazyllm.core.groups import GrowingTensor, LayerGroup
+from lazyllm.core.kv_cache import GrowingTensor, LayerGroup
 from lazyllm.hf.patching import arguments_by_name
 
 # The dimension that counts tokens: rotary tables are (batch, tokens, head_dim), position ids (batch, tokens).
@@ -20,21 +20,21 @@ class LayerArguments:
     The model makes these for its input alone. They are kept here, as they were when each token first appeared.
     """
 
-    def __init__(self, groups: list[LayerGroup], batch_size: int) -> None:
-        self._first = groups[0]
+    def __init__(self, batch_size: int) -> None:
+        self._first: LayerGroup  # the first group, which computes every token
         # Index of each position among all tokens in order of arrival, int64 (batch, positions). With one sequence it is
         # the position, and without a stage it is not needed.
-        self._arrival = GrowingTensor(1, batch_size) if batch_size > 1 and len(groups) > 1 else None
+        self._arrival = GrowingTensor(1, batch_size) if batch_size > 1 else None
         self._tables: dict[tuple[str, int], _PerTokenTable] = {}  # by argument and layer
         self._making: set[int] = set()  # layers that make a table of their arguments; other layers share it
 
-    def begin_step(self) -> None:
+    def begin_step(self, groups: list[LayerGroup]) -> None:
         """Note the order in which the new tokens of a pass arrive."""
-        if self._arrival is not None:
-            first, end = self._first, sum(self._first.num_cached)
-            arrival = self._arrival.extend(max(first.num_cached), first.query_positions[None])
-            new = torch.arange(end - sum(first.num_queries), end, device=arrival.device)
-            arrival[first.batch_index, first.query_positions] = new
+        self._first = groups[0]
+        if self._arrival is not None and len(groups) > 1:
+            new, end = self._first.queries, sum(self._first.num_cached)
+            arrival = self._arrival.extend(self._first.end, new.positions[None])
+            arrival[new.batch_index, new.positions] = torch.arange(end - sum(new.counts), end, device=arrival.device)
 
     def passes_unchanged(self, layer: int, group: LayerGroup) -> bool:
         """Return whether a layer takes the model's arguments unchanged in a decoding step, and makes no table."""
@@ -63,13 +63,15 @@ class LayerArguments:
 
     def _computes_input(self, group: LayerGroup) -> bool:
         """Return whether the group computes exactly the pass's new tokens."""
-        return group.index == 0 or (group.num_queries == self._first.num_queries and max(group.num_queries) == 1)
+        return group.index == 0 or (
+            group.queries.counts == self._first.queries.counts and max(group.queries.counts) == 1
+        )
 
     def _arrival_of(self, group: LayerGroup) -> torch.Tensor:
         if self._arrival is None:
-            return group.query_positions
+            return group.queries.positions
         arrival = self._arrival.view
-        return arrival[group.batch_index.to(arrival.device), group.query_positions.to(arrival.device)]
+        return arrival[group.queries.batch_index.to(arrival.device), group.queries.positions.to(arrival.device)]
 
     def _table(self, name: str, layer: int, value: Any) -> "_PerTokenTable":
         if (name, layer) not in self._tables:

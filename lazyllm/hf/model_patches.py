@@ -15,7 +15,7 @@ from transformers import DynamicCache, StoppingCriteriaList
 from lazyllm.core.engine import Setup
 from lazyllm.core.errors import LazyLLMError, unsupported
 from lazyllm.core.schedule import PruningSchedule
-from lazyllm.core.stats import Stats
+from lazyllm.core.sequence import Stats
 from lazyllm.hf import arguments, private
 from lazyllm.hf.attention_interface import CAUSAL_MASK, CURRENT_ENGINE, CURRENT_MODEL
 from lazyllm.hf.cache import LazyCache
@@ -230,9 +230,7 @@ class ModelPatches:
         setup = self._setup if schedule is None else replace(self._setup, schedule=schedule)
         if not isinstance(cache, LazyCache):
             _refuse_foreign(cache)
-            is_short = max(width, chunked_tokens) < setup.min_tokens
-            engine = HFEngine(setup, batch_size, chunked_tokens, is_short, self._rope_switch)
-            engine.is_prompt_whole = is_own
+            engine = HFEngine(setup, batch_size, chunked_tokens, is_own, self._rope_switch)
             if self._parts.is_stateful:
                 if batch_size > 1:
                     raise LazyLLMError("layers of this model carry a state of one sequence: generate one at a time")

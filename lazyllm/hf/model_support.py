@@ -45,11 +45,10 @@ def rope_switch(config: PreTrainedConfig) -> int | None:
     return None
 
 
-def find_parts(model: Any, newest_only: bool, for_good: bool) -> ModelParts:
+def find_parts(model: Any, newest_only: bool, revive: bool) -> ModelParts:
     """Find the decoder of a Hugging Face model, with `newest_only` also of one without a language-modelling head.
 
-    With `for_good`, no pruned token is revived, so layers may carry a state from token to token. Refuse a model that
-    LazyLLM cannot prune right.
+    Without `revive`, layers may carry a state from token to token. Refuse a model that LazyLLM cannot prune right.
     """
     if not isinstance(model, PreTrainedModel):
         must = "give lazyllm.enable a transformers PreTrainedModel that is not compiled"
@@ -79,7 +78,7 @@ def find_parts(model: Any, newest_only: bool, for_good: bool) -> ModelParts:
     }
     _refuse(model, problems)
     processes, windows = _process_group(model, modules), layer_windows(decoder.config, len(layers))
-    is_stateful = _check_layers(model, decoder, list(layers.modules()), for_good)
+    is_stateful = _check_layers(model, decoder, list(layers.modules()), revive)
     check_attention(decoder)
     return ModelParts(decoder, layers, windows, processes, is_stateful)
 
@@ -108,7 +107,7 @@ def _knows_indexes(stack: nn.ModuleList) -> bool:
     )
 
 
-def _check_layers(model: Any, decoder: Any, modules: list[nn.Module], for_good: bool) -> bool:
+def _check_layers(model: Any, decoder: Any, modules: list[nn.Module], revive: bool) -> bool:
     """Raise `LazyLLMError` for layers that cannot be pruned between; return whether some carry a state."""
     config = decoder.config
     types = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
@@ -120,13 +119,13 @@ def _check_layers(model: Any, decoder: Any, modules: list[nn.Module], for_good: 
         or getattr(config, "attn_logit_softcapping", None) is not None
         or any(getattr(module, "sinks", None) is not None for module in modules)
     )
-    for_good_alone = "so that they can only be pruned for good: ranking=lazyllm.AttentionRanking(for_good=True)"
+    without = "so that no pruned token can be revived: ranking=lazyllm.AttentionRanking(revive=False)"
     convolves = any(isinstance(module, nn.Conv1d | nn.Conv2d) for module in modules)
     changing_rope = any(vars(module).get("rope_type") in ("dynamic", "longrope") for module in modules)
     # Hybrids do not say so; a layer of theirs that passes the interface by is noticed when it runs.
     has_interface = stateful or private.supports_attention_interface(decoder)
     problems = {
-        f"has {', '.join(stateful)} layers, which carry a state, {for_good_alone}": stateful and not for_good,
+        f"has {', '.join(stateful)} layers, which carry a state, {without}": stateful and revive,
         f"has {', '.join(others)} layers, which choose or merge tokens themselves": others,
         "mixes neighbouring tokens by convolution in its layers": convolves and not stateful,
         "makes its rotary tables inside its layers, anew as the text grows": changing_rope,

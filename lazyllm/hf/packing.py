@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lazyllm.core.engine import concat_ranges
 from lazyllm.core.errors import LazyLLMError
+from lazyllm.core.kv_cache import concat_ranges
 from lazyllm.hf.arguments import input_tokens
 
 _PER_TOKEN = ("input_ids", "inputs_embeds", "token_type_ids", "visual_pos_masks", "per_layer_inputs")

@@ -19,10 +19,10 @@ class AttentionRanking(Ranking, checked=False, parallel=True):
     With the attention probability `a[h, q, j]` of query `q` on token `j` in head `h` of the stage's layer, softmax over
     the active tokens at or before the query:
 
-        importance[j] = pool over j of  max over layers of  reduce over h of  mean over q of  a[h, q, j] * w[h, j]
+        importance[j] = mean over neighbours of j of  max over layers of  mean over h and q of  a[h, q, j]
 
-    If the stage keeps fewer tokens than `first`, `last` and `queries` protect, it keeps the newest of these. Only Eq. 1
-    is LazyLLM as published. A subclass may add settings.
+    If the stage keeps fewer tokens than `first` and `queries` protect, it keeps the newest of these. Only Eq. 1 is
+    LazyLLM as published. A subclass may add settings.
 
     Attributes:
         queries: mean over this many of the layer's last queries, whose tokens are always kept. Each decoding step adds
@@ -30,23 +30,17 @@ class AttentionRanking(Ranking, checked=False, parallel=True):
         half_life: in that mean a query this many queries before another counts half as much; None weighs all alike.
         pooling: mean over this many neighbouring positions, an odd number, of those that are active (SnapKV; FastKV, Jo
             et al. 2025, arXiv 2502.01068).
-        heads: `mean` over the query heads, or `max`: a token that a single head needs is kept.
         layers: maximum over this many layers, the stage's and those before it, back to the previous stage and without
-            layers that see a window. One layer alone can rank badly (CLAA, McDanel et al. 2026, arXiv 2602.16054).
-        value_norm: `w[h, j]` is the Euclidean norm of the head's value of token `j`, else 1: attention on a small value
-            adds little (VATP, Guo et al. 2024, arXiv 2406.12335).
+            layers that see a window. A single layer can rank badly (CLAA, McDanel et al. 2026, arXiv 2602.16054).
         first: always keep this many tokens at the start of the prompt, the attention sinks (StreamingLLM, Xiao et al.
             2023, arXiv 2309.17453).
-        last: always keep this many of the newest tokens (StreamingLLM).
         bonus: after prefill, divide the importance of tokens without a KV entry after the stage by this, at least 1:
             a revived token must be worth its time.
-        cap: revive at most this many pruned tokens at a stage in a step, the most important; the remaining slots go to
-            tokens that are already computed. Protected tokens do not count, `first` and `last` do. None means no cap.
-        every: rank only in every `every`-th decoding step, counted from the last pass of several tokens, such as a
-            prompt. In the others nothing is pruned or revived. With `for_good` it must be 1.
-        for_good: rank in the first pass alone, of a prompt in chunks the first chunk: pruned tokens are never revived,
-            and all later tokens are kept. It is the cheapest to decode with, and the only way on models whose layers
-            carry a state from token to token (hybrids with linear attention, Mamba or convolution).
+        every: rank only in every `every`-th decoding step, counted from the last step of several tokens, such as a
+            prompt. In the others nothing is pruned or revived. Without revival it must be 1.
+        revive: whether pruned tokens can be revived. Without revival only the first step ranks, of a prompt in chunks
+            the first chunk, and all later tokens are kept. It is the cheapest to decode with, and the only way on
+            models whose layers carry a state from token to token (hybrids with linear attention, Mamba or convolution).
 
     Raises:
         LazyLLMError: a value out of range.
@@ -55,24 +49,17 @@ class AttentionRanking(Ranking, checked=False, parallel=True):
     queries: int = 1
     half_life: float | None = None
     pooling: int = 1
-    heads: str = "mean"
     layers: int = 1
-    value_norm: bool = False
     first: int = 0
-    last: int = 1
     bonus: float = 1.0
-    cap: int | None = None
     every: int = 1
-    for_good: bool = False
+    revive: bool = True
 
     def __post_init__(self) -> None:
         self.check()
 
     def check(self) -> None:
-        whole_numbers = {"queries": 1, "pooling": 1, "layers": 1, "first": 0, "last": 1, "every": 1}
-        if self.cap is not None:
-            whole_numbers["cap"] = 0
-        for name, least in whole_numbers.items():
+        for name, least in {"queries": 1, "pooling": 1, "layers": 1, "first": 0, "every": 1}.items():
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise LazyLLMError(f"ranking {name}={value!r} must be a whole number, at least {least}")
@@ -80,10 +67,8 @@ class AttentionRanking(Ranking, checked=False, parallel=True):
             ("pooling", self.pooling % 2 == 1, "an odd number"),
             ("half_life", self.half_life is None or _is_number(self.half_life), "a number above 0, or None (null)"),
             ("bonus", _is_number(self.bonus) and self.bonus >= 1, "a number, at least 1"),
-            ("heads", self.heads in ("mean", "max"), "mean or max"),
-            ("value_norm", isinstance(self.value_norm, bool), "true or false"),
-            ("for_good", isinstance(self.for_good, bool), "true or false"),
-            ("every", self.every == 1 or not self.for_good, "1 with for_good, which ranks in prefill only"),
+            ("revive", isinstance(self.revive, bool), "true or false"),
+            ("every", self.every == 1 or self.revive, "1 with revive=False, which ranks in prefill only"),
         ):
             if not is_right:
                 raise LazyLLMError(f"ranking {name}={getattr(self, name)!r} must be {must}")
@@ -91,16 +76,13 @@ class AttentionRanking(Ranking, checked=False, parallel=True):
         self.half_life = None if self.half_life is None else float(self.half_life)
 
     def wants(self, layer: int) -> bool:
-        is_wanted = self.sequence.ranks or self.queries > 1  # the window takes the queries of every step
-        return is_wanted and layer in self._ranking_layers(layer)
+        return layer in self._ranking_layers(layer)
 
     def observe(self, attention: LayerAttention) -> None:
         layer, queries = attention.layer, self._latest_queries(attention)
         if not self.sequence.ranks:
             return
         weights = attention.probabilities(*queries)
-        if self.value_norm:
-            weights *= attention.value.to(weights.dtype).norm(dim=-1)[:, :, None, None]
         by_head = weights.select(3, -1)
         if self.queries > 1:
             weights.nan_to_num_(0.0)  # a query older than all active tokens sees none of them
@@ -110,38 +92,29 @@ class AttentionRanking(Ranking, checked=False, parallel=True):
                 age = torch.arange(weights.shape[3] - 1, -1, -1, dtype=weights.dtype, device=weights.device)
                 decay = torch.exp2(-age / self.half_life)
                 by_head = torch.einsum("bkgqn,q->bkgn", weights, decay / decay.sum())
-        by_key = by_head.amax(dim=(1, 2)) if self.heads == "max" else by_head.mean(dim=(1, 2))
-        importance = self.by_position(layer, self.over_processes(by_key[0], self.heads))
+        importance = self.by_position(layer, self.over_processes(by_head.mean(dim=(1, 2))[0]))
         if layer > self._ranking_layers(layer)[0]:
             importance = torch.maximum(self.importance.to(importance.device), importance)
         self.importance = importance
 
     def survivors(self, layer: int, count: int) -> Tensor:
-        sequence, last = self.sequence, max(self.last, self.queries)
-        if self.pooling > 1 or self.first or last > 1 or self.bonus > 1:
+        if self.pooling > 1 or self.first or self.queries > 1 or self.bonus > 1:
             importance, is_active = self.importance, self.importance >= 0
             if self.pooling > 1:
                 importance = _pooled(importance, is_active, self.pooling)
-            if self.bonus > 1 and not sequence.is_prefill:
+            if self.bonus > 1 and not self.sequence.is_prefill:
                 importance = torch.where(self.uncomputed(layer), importance / self.bonus, importance)
             # If the stage keeps fewer than these, it keeps the newest of them.
             ordinals = torch.arange(1, len(is_active) + 1, device=is_active.device, dtype=importance.dtype)
             above_all = ordinals * _ABOVE_ALL
-            for ends in (slice(min(self.first, sequence.prompt_length)), slice(-last, None)):
+            for ends in (slice(min(self.first, self.sequence.prompt_length)), slice(-self.queries, None)):
                 importance[ends] = above_all[ends]
             self.importance = importance.masked_fill(~is_active, -1)
-        if self.cap is not None and not sequence.is_prefill:
-            is_pruned = self.uncomputed(layer)
-            is_pruned[sequence.num_computed_tokens :] = False
-            is_pruned.index_fill_(0, sequence.protected_on(is_pruned.device), False)
-            best = torch.where(is_pruned, self.importance, -1).sort(descending=True, stable=True).indices[: self.cap]
-            self.importance = self.importance.masked_fill(is_pruned.index_fill(0, best, False), -1)
-            count = min(count, int((self.importance >= 0).sum()))
         return super().survivors(layer, count)
 
     def _ranking_layers(self, layer: int) -> list[int]:
-        """Return the layers that rank at the stage that follows `layer`'s group."""
-        return self.group(layer).ranking_layers[-self.layers :]
+        """Return the layers that rank at the stage that follows `layer`."""
+        return self.group_of[layer].ranking_layers[-self.layers :]
 
     def _latest_queries(self, attention: LayerAttention) -> tuple[Tensor, Tensor | None]:
         """Return the last queries of a layer, (1, heads, queries, head_dim), and their positions, int64 (queries,)."""
@@ -154,7 +127,7 @@ class AttentionRanking(Ranking, checked=False, parallel=True):
             latest, positions = query[:, :, -count:].clone(), attention.key_positions[-count:]
         else:
             num_new = sequence.num_new_tokens
-            new = sequence.query_positions(self.group(attention.layer))[-min(num_new, count) :]
+            new = attention.query_positions[-min(num_new, count) :]
             if num_new > 1:
                 new = new[new >= sequence.num_computed_tokens]  # revived tokens were in the window when they were new
             earlier, earlier_positions = window[attention.layer]
@@ -164,12 +137,12 @@ class AttentionRanking(Ranking, checked=False, parallel=True):
         return latest, positions
 
 
-def plus(*, for_good: bool = False) -> AttentionRanking:
+def plus(*, revive: bool = True) -> AttentionRanking:
     """Return the ranking called `lazyllm+`, chosen by trials on SmolLM2 and Qwen2.5-Coder.
 
-    With `for_good` it ranks in the first pass alone and revives nothing, for the fastest decoding.
+    With `revive=False` only the first step ranks and nothing is revived, for the fastest decoding.
     """
-    decoding = {"for_good": True} if for_good else {"bonus": 1.5, "every": 8}
+    decoding = {"bonus": 1.5, "every": 8} if revive else {"revive": False}
     return AttentionRanking(queries=32, half_life=8.0, pooling=15, layers=2, first=4, **decoding)
 
 

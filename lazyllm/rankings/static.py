@@ -4,10 +4,10 @@ from lazyllm.core.ranking import LayerAttention, Ranking
 
 
 class FrozenRanking(Ranking, checked=False, parallel=True):
-    """Rank at one stage, in the first pass: pruned tokens are never revived, and all later tokens are kept."""
+    """Rank at one stage, in the first step, without revival: all later tokens are kept."""
 
     single_stage = True
-    for_good = True
+    revive = False
 
 
 class StaticRanking(FrozenRanking, checked=False, parallel=True):

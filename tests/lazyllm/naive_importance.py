@@ -18,17 +18,12 @@ ALONE = {
     "queries": {"queries": 4},
     "half_life": {"queries": 4, "half_life": 1.5},
     "pooling": {"pooling": 3},
-    "heads": {"heads": "max"},
     "layers": {"layers": 2},
-    "value_norm": {"value_norm": True},
     "first": {"first": 3},
-    "last": {"last": 4},
     "bonus": {"bonus": 1.5},
-    "cap": {"cap": 1},
     "every": {"every": 3},
 }
-ALL = {"queries": 3, "half_life": 2.0, "pooling": 3, "heads": "max", "layers": 2, "value_norm": True, "first": 1}
-ALL |= {"last": 3, "bonus": 1.05, "cap": 2, "every": 2}
+ALL = {"queries": 3, "half_life": 2.0, "pooling": 3, "layers": 2, "first": 1, "bonus": 1.05, "every": 2}
 
 
 @torch.no_grad()
@@ -81,7 +76,9 @@ def run(
                 importance = _pooled(torch.stack(by_layer).amax(dim=0), active, ranking.pooling)
                 uncomputed = {position for position in active if position not in cached[index + 1]}
                 count = max(1, math.ceil(keep_after[index] * len(active) - 1e-9))
-                active = kept[index] = _survivors(importance, count, newest, len(prompt), ranking, uncomputed, computed)
+                active = kept[index] = _survivors(
+                    importance, count, newest, len(prompt), ranking, uncomputed if computed else set()
+                )
         tokens.append(int(model.lm_head(model.model.norm(hidden[newest])).argmax()))
         trace.tokens.append(tokens[-1])
     return trace
@@ -91,16 +88,14 @@ def _of_layer(layer, queries, cached, active, ranking):
     """Return the importance of the active tokens in one layer, (active,), over its newest queries and its heads."""
     window = list(queries)[-ranking.queries :]
     weights = [0.5 ** (age / (ranking.half_life or math.inf)) for age in range(len(window))][::-1]
-    values = torch.stack([cached[position][1] for position in active], dim=1)  # (kv_heads, active, head_dim)
-    by_head = values.new_zeros(len(queries[window[0]]), len(active))
+    latest = queries[window[-1]]
+    by_head = latest.new_zeros(len(latest), len(active))
     for weight, position in zip(weights, window, strict=True):
         visible = [cached[other] for other in active if other <= position]
         if visible:  # a query older than all active tokens sees none
             attention = reference.attend(layer, queries[position], visible)[1]
             by_head[:, : len(visible)] += weight / sum(weights) * attention
-    if ranking.value_norm:
-        by_head *= values.norm(dim=-1).repeat_interleave(len(by_head) // len(values), dim=0)
-    return by_head.amax(dim=0) if ranking.heads == "max" else by_head.mean(dim=0)
+    return by_head.mean(dim=0)
 
 
 def _pooled(importance, active, pooling):
@@ -112,23 +107,12 @@ def _pooled(importance, active, pooling):
     return {token: sum(values) / len(values) for token, values in near.items()}
 
 
-def _survivors(importance, count, newest, prompt_length, ranking, uncomputed, computed):
-    """Return the kept positions: protected ones from new to old, then by importance.
-
-    Those that are `uncomputed` and of earlier steps, before `computed`, are revived.
-    """
-    recent = max(ranking.last, ranking.queries)
+def _survivors(importance, count, newest, prompt_length, ranking, uncomputed):
+    """Return the kept positions: protected ones from new to old, then by importance; less of the `uncomputed` ones."""
 
     def rank(position):
-        if position > newest - recent or position < min(ranking.first, prompt_length):
+        if position > newest - ranking.queries or position < min(ranking.first, prompt_length):
             return 0, -position
-        return 1, -importance[position] / (ranking.bonus if computed and position in uncomputed else 1)
+        return 1, -importance[position] / (ranking.bonus if position in uncomputed else 1)
 
-    chosen, num_revived = [], 0
-    for position in sorted(importance, key=rank):
-        is_revived = position in uncomputed and position < computed
-        is_capped = is_revived and ranking.cap is not None and num_revived >= ranking.cap
-        if len(chosen) < count and not is_capped:
-            chosen.append(position)
-            num_revived += is_revived
-    return sorted(chosen)
+    return sorted(sorted(importance, key=rank)[:count])

@@ -144,7 +144,7 @@ def test_the_defaults_fit_windows_smaller_than_the_prompt(case):
     for schedule, ranking in (
         ("23%:0.6,50%:0.6", lazyllm.AttentionRanking()),
         ("23%:0.6,50%:0.6", lazyllm.plus()),
-        ("23%:0.6,50%:0.6", lazyllm.AttentionRanking(for_good=True)),
+        ("23%:0.6,50%:0.6", lazyllm.AttentionRanking(revive=False)),
         ("16%:0.5", lazyllm.StaticRanking()),
     ):
         with lazyllm.enable(model, schedule, ranking=ranking) as lazy:

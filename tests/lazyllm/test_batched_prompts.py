@@ -37,7 +37,7 @@ RANKINGS = {
     **{part: {"ranking": lazyllm.AttentionRanking(**parts)} for part, parts in naive_importance.ALONE.items()},
     "all": {"ranking": lazyllm.AttentionRanking(**naive_importance.ALL)},
     "own": {"ranking": EverySecond()},
-    "for good": {"ranking": lazyllm.AttentionRanking(for_good=True)},
+    "no revival": {"ranking": lazyllm.AttentionRanking(revive=False)},
 }
 LENGTHS = (7, 30, 19, 1)
 
@@ -104,7 +104,7 @@ def test_padding_of_one_sequence_counts_in_no_later_pass(family):
     assert_same_stats(padded_cache.stats, cache.stats)
 
 
-@pytest.mark.parametrize("ranking", slow_but(("static", "bonus", "all", "own", "for good"), RANKINGS))
+@pytest.mark.parametrize("ranking", slow_but(("static", "bonus", "all", "own", "no revival"), RANKINGS))
 def test_every_ranking(model, ranking):
     check(model, texts(*LENGTHS), RANKINGS[ranking])
 

@@ -140,7 +140,7 @@ def test_generated_tokens_are_pruned_like_others():
 @given(
     seed=st.integers(0, 1000), length=st.integers(1, 40), layer=st.integers(0, 3), keep=st.sampled_from([0.1, 0.4, 0.8])
 )
-def test_static_pruning_prunes_once_and_for_good(seed, length, layer, keep):
+def test_static_pruning_prunes_once_without_revival(seed, length, layer, keep):
     model, ids = families.build("llama", seed=seed, dtype=torch.float64), families.prompt(length, seed)
     how = {"ranking": lazyllm.StaticRanking(), "record_importance": True}
     _, stats, oracle = check_by_replay(model, [(layer, keep)], ids, 5, **how)

@@ -55,7 +55,7 @@ def test_likelihoods_are_those_of_one_pass_however_the_model_counts_positions(ca
     expected = logits.log_softmax(-1).gather(1, answer[:, None])[:, 0]
     assert_close([lazyllm.log_likelihoods(model, ids, [answer])[0].tokens], [expected], 1e-3)
     if case == "bamba":
-        with lazyllm.enable(model, "", ranking=lazyllm.AttentionRanking(for_good=True)):
+        with lazyllm.enable(model, "", ranking=lazyllm.AttentionRanking(revive=False)):
             assert_close([lazyllm.log_likelihoods(model, ids, [answer])[0].tokens], [expected], 1e-3)
 
 

@@ -1,4 +1,4 @@
-"""Pruning for good: on models whose layers carry a state from token to token, and on plain ones.
+"""Pruning without revival: on models whose layers carry a state from token to token, and on plain ones.
 
 The reference is the unmodified model itself: in prefill, hooks cut the inputs of each layer after a stage to the kept
 tokens, and `generate` continues with the caches as they are.
@@ -86,9 +86,9 @@ def generate(model, ids, **kwargs):
 
 
 @pytest.mark.parametrize("kind", slow_but(QUICK, ["llama", "qwen3", *HYBRIDS]))
-def test_a_model_is_pruned_for_good_as_its_own_layers_would_be(kind):
+def test_without_revival_a_model_is_pruned_as_its_own_layers_would_be(kind):
     model, ids = architectures.build(kind), architectures.prompt()
-    ranking = lazyllm.AttentionRanking(for_good=True)
+    ranking = lazyllm.AttentionRanking(revive=False)
     with lazyllm.enable(model, SCHEDULE, ranking=ranking, record_positions=True) as lazy:
         tokens = generate(model, ids)
     assert len(lazy.schedule.pruning) >= 1
@@ -106,10 +106,10 @@ def test_a_model_is_pruned_for_good_as_its_own_layers_would_be(kind):
 
 def test_a_hybrid_says_how_it_can_be_pruned():
     model, ids = architectures.build("qwen3_5_text"), architectures.prompt()
-    assert_refused(r"ranking=lazyllm.AttentionRanking\(for_good=True\)", lambda: lazyllm.enable(model, SCHEDULE))
-    assert_refused("every=8 must be 1 with for_good", lambda: lazyllm.AttentionRanking(for_good=True, every=8))
-    good = lazyllm.AttentionRanking(for_good=True)
-    assert_refused("put the stage after 1 or 3", lambda: lazyllm.enable(model, "2:0.5", ranking=good))
-    with lazyllm.enable(model, SCHEDULE, ranking=good):
+    assert_refused(r"ranking=lazyllm.AttentionRanking\(revive=False\)", lambda: lazyllm.enable(model, SCHEDULE))
+    assert_refused("every=8 must be 1 with revive=False", lambda: lazyllm.AttentionRanking(revive=False, every=8))
+    frozen = lazyllm.AttentionRanking(revive=False)
+    assert_refused("put the stage after 1 or 3", lambda: lazyllm.enable(model, "2:0.5", ranking=frozen))
+    with lazyllm.enable(model, SCHEDULE, ranking=frozen):
         assert_refused("one at a time", lambda: generate(model, ids.repeat(2, 1)))
-    assert_refused("own", lambda: lazyllm.enable(architectures.build("minimax"), SCHEDULE, ranking=good))
+    assert_refused("own", lambda: lazyllm.enable(architectures.build("minimax"), SCHEDULE, ranking=frozen))

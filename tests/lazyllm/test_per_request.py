@@ -72,7 +72,7 @@ def test_custom_passes_go_by_the_call(model):
 
 
 @pytest.mark.parametrize("more", [1, 5])
-@pytest.mark.parametrize("parts", [{"cap": 0}, {"cap": 2}, {"for_good": True}, {}], ids=str)
+@pytest.mark.parametrize("parts", [{"revive": False}, {}], ids=str)
 def test_what_is_protected_later_is_revived_where_it_can_be(model, parts, more):
     ranking = lazyllm.AttentionRanking(**parts)
     with lazyllm.enable(model, STAGES, ranking=ranking, record_positions=True):
@@ -84,7 +84,7 @@ def test_what_is_protected_later_is_revived_where_it_can_be(model, parts, more):
     cached = [set() for _ in stats.positions[0]]
     for step, layers in enumerate(zip(stats.positions, stats.computed, strict=True)):
         if step == earlier:
-            protected = set(range(30)) & cached[-1] if ranking.for_good else set(range(30))
+            protected = set(range(30)) if ranking.revive else set(range(30)) & cached[-1]
         for layer, (active, computed) in enumerate(zip(*layers, strict=True)):
             cached[layer] |= set(computed.tolist())
             assert set(active.tolist()) <= cached[layer]

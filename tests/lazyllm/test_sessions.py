@@ -190,7 +190,7 @@ def test_nothing_is_prompt_by_prompt_in_size(family):
     length = 3000
     changes = {"max_position_embeddings": 8192, "sliding_window": 8192, "hidden_size": 16, "head_dim": 4}
     model, rankings = families.build(family, **changes), [lazyllm.AttentionRanking()]
-    rankings += [lazyllm.AttentionRanking(queries=8, pooling=7, layers=2, value_norm=True)] if family == "llama" else []
+    rankings += [lazyllm.AttentionRanking(queries=8, pooling=7, layers=2)] if family == "llama" else []
     for ranking in rankings:
         with Watch() as watch, lazyllm.enable(model, STAGES, ranking=ranking) as lazy:
             families.generate(model, families.prompt(length), 3)
@@ -223,7 +223,7 @@ def test_pruned_tokens_take_no_memory_where_they_are_not_computed(exact):
         assert (cached[index] <= computed + 128 + 512 * (index > 0)).all()  # with room for tokens to come
     assert cached[0, -1] < 0.7 * cached[0, 0]
     assert (stats.aux_bytes / (48 * 8)).tolist() == [528, 528, 528]
-    with lazyllm.enable(exact, STAGES, ranking=lazyllm.AttentionRanking(for_good=True)) as lazy:
+    with lazyllm.enable(exact, STAGES, ranking=lazyllm.AttentionRanking(revive=False)) as lazy:
         families.generate(exact, families.prompt(400), 3)
     assert lazy.stats.aux_bytes.tolist() == [0, 0, 0]  # nothing is revived
     with lazyllm.enable(exact, "0:1.0") as lazy:
