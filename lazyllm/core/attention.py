@@ -51,19 +51,15 @@ class GroupAttention:
     def __init__(self, kernel: Kernel, group: LayerGroup, sequences: list[Sequence]) -> None:
         self._kernel, self._group, self._sequences = kernel, group, sequences
         counts, self._batch_size = group.queries.counts, len(group.num_cached)
-        self.num_queries, self._max_queries = sum(counts), max(counts)
-        self._is_prefill, self._num_keys = group.is_prefill, group.end - group.first_key
+        self._max_queries, self._num_keys = max(counts), group.end - group.first_key
         self._has_equal_queries = len(set(counts)) == 1
+        num_queries = group.num_queries
         # Queries, sequences and keys; in prefill keys are packed, too.
-        over_slots = self.num_queries, self._batch_size, self._num_keys
-        self._shape = (self.num_queries, 1, self.num_queries) if self._is_prefill else over_slots
+        packed, over_slots = (num_queries, 1, num_queries), (num_queries, self._batch_size, self._num_keys)
+        self.shape = packed if group.is_prefill else over_slots
         self._masks: dict[tuple[Any, ...], Tensor | None] = {}
         # By device: the query of each padded position, and the inverse, int64.
         self._padding: dict[torch.device, tuple[Tensor, Tensor]] = {}
-
-    def takes(self, query: Tensor, key: Tensor) -> bool:
-        """Return whether these are the queries and keys of one layer's only attention."""
-        return (query.shape[2], key.shape[0], key.shape[2]) == self._shape
 
     def attend(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, window: WindowMask | None, scores: Scores
@@ -73,7 +69,7 @@ class GroupAttention:
         # In a batch a mask may be copied for each head.
         is_batch = self._batch_size > 1
         per_pair = self._batch_size * query.shape[1] if is_batch else elements_per_pair(query, scores)
-        if not self._is_prefill and per_pair * self._max_queries * self._num_keys <= BLOCK_ELEMENTS:
+        if not self._group.is_prefill and per_pair * self._max_queries * self._num_keys <= BLOCK_ELEMENTS:
             mask = self._mask(window, query, key.shape[1])
             padded = self._padded(query) if is_batch else query
             if mask is None and is_plain and not self._kernel.is_sdpa:
@@ -83,7 +79,7 @@ class GroupAttention:
             return self._unpadded(output) if is_batch else output
         outputs = []
         for sequence, own_query, own_key, own_value, own_window in self.by_sequence(query, key, value, window):
-            if self._is_prefill and own_window is None and is_plain:
+            if self._group.is_prefill and own_window is None and is_plain:
                 outputs.append(self._fused(module, own_query, own_key, own_value, scores))
                 continue
             group, index = self._group, sequence.index
@@ -104,7 +100,7 @@ class GroupAttention:
             queries = slice(start, start + self._group.queries.counts[index])
             start = queries.stop
             own, keys = slice(index, index + 1), slice(self._group.num_cached[index] - self._group.first_key)
-            if self._is_prefill:
+            if self._group.is_prefill:
                 own, keys = slice(None), queries
             own_window = None if window is None or sequence.num_tokens <= window.size else window
             yield sequence, query[:, :, queries], key[own, :, keys], value[own, :, keys], own_window

@@ -42,7 +42,7 @@ class Engine:
         for layer, decoder_layer in enumerate(layers):
             if layer begins another group:
                 hidden = engine.cross_stage(hidden)  # rank, prune, revive
-            hidden = decoder_layer(hidden)  # calls `update`, then `attend`, which shows rankings its attention
+            hidden = decoder_layer(hidden)  # calls `group.update`, then `attend`, where rankings observe
         engine.end_step()
 
     Hidden states are packed, (1, tokens, hidden): the tokens of all sequences, one after the other, without padding.
@@ -74,16 +74,6 @@ class Engine:
         # Of the current group:
         self.group: LayerGroup
         self.group_attention: GroupAttention
-
-    @property
-    def is_prefill(self) -> bool:
-        """Whether no sequence has tokens of an earlier step."""
-        return self.group.is_prefill
-
-    @property
-    def num_queries(self) -> int:
-        """Tokens that the current group computes."""
-        return self.group_attention.num_queries
 
     def begin_step(self, num_new_tokens: list[int], positions: Tensor, is_chunk: bool) -> None:
         """Start a forward pass over new tokens, with every position active in the first group.
@@ -183,10 +173,6 @@ class Engine:
             sequence.stats.add_step(sequence.prompt_length, self.groups, kv_bytes, self.aux_cache.nbytes // batch_size)
             sequence.end_step()
 
-    def update(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new keys and values of a layer, and return those to attend to, see `LayerGroup.update`."""
-        return self.group.update(layer, key, value)
-
     def attend(
         self,
         layer: int,
@@ -203,7 +189,7 @@ class Engine:
             layer: the decoder layer.
             module: its attention module, an argument of the model's own kernel.
             query: (1, heads, num_queries, head_dim).
-            key: what `update` returned, or computed from it token by token.
+            key: what `group.update` returned, or computed from it token by token.
             value: likewise.
             window: which positions the layer sees; None means all earlier ones.
             scores: how the layer makes scores.
@@ -214,7 +200,7 @@ class Engine:
         Raises:
             LazyLLMError: the layer does not attend once, over its own cached keys, or cannot rank under its window.
         """
-        if not self.group_attention.takes(query, key):
+        if (query.shape[2], key.shape[0], key.shape[2]) != self.group_attention.shape:
             raise unsupported(f"decoder layer {layer} does not attend once, over its own cached keys")
         if window is not None or self.setup.windows[layer] is not None:
             self._check_window(layer, window)

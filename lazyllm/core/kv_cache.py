@@ -114,16 +114,13 @@ class LayerGroup:
         self.num_active: list[int] = []  # tokens in the active set
         self.active_mask: Tensor | None = None  # which slots from `first_key` on are active, bool (batch, n); None: all
         self.first_key = 0  # the first slot that attention reads
+        self.is_prefill = True  # whether no sequence has keys and values of an earlier step
         self.queries: Tokens  # tokens computed
+        self.num_queries = 0  # how many
         self._query_slots: Tensor  # their slots, int64 (num_queries,)
         self._new_slots: tuple[int, int] | None = None  # the first of these, and how many, if alike in each sequence
         # Sequence, old slot and new slot of each key to move before the next step without ranking.
         self._pending: tuple[Tensor | None, Tensor, Tensor] | None = None
-
-    @property
-    def is_prefill(self) -> bool:
-        """Whether no sequence has keys and values of an earlier step."""
-        return self.num_cached == self.queries.counts
 
     def start(self, new: Tokens) -> None:
         """Begin a step in the first group: compute all new tokens, with every token active."""
@@ -171,7 +168,8 @@ class LayerGroup:
 
         In prefill these are the new ones, later those of the slots from `first_key` on, (batch, kv_heads, n, ...).
         """
-        self.to(key.device)
+        if key.device != self.device:
+            self.to(key.device)
         buffers = self.keys[layer].extend(self.end, key), self.values[layer].extend(self.end, value)
         for buffer, new in zip(buffers, (key, value), strict=True):
             if self._new_slots is None:
@@ -233,7 +231,8 @@ class LayerGroup:
 
     def _append(self, tokens: Tokens) -> None:
         """Compute these tokens in this step: give them the slots after those in use."""
-        self.queries, starts = tokens, self.num_cached
+        self.queries, self.num_queries, starts = tokens, sum(tokens.counts), self.num_cached
+        self.is_prefill = not any(starts)
         self.num_cached = [start + count for start, count in zip(starts, tokens.counts, strict=True)]
         self.end, count = max(self.num_cached), tokens.counts[0]
         is_aligned = len(set(tokens.counts)) == len(set(self.num_cached)) == 1

@@ -58,10 +58,10 @@ class LazyCache(Cache):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the new keys and values of a layer, see `Engine.update`."""
+        """Store the new keys and values of a layer, see `LayerGroup.update`."""
         if CURRENT_ENGINE.get() is not self.engine:
             raise LazyLLMError("this cache belongs to a generation on another model, or under a `with` that has ended")
-        return self.engine.update(layer_idx, key_states, value_states)
+        return self.engine.group.update(layer_idx, key_states, value_states)
 
     def __bool__(self) -> bool:
         # Phi-3 drops a cache that is true where its rotary tables change, which is refused instead.

@@ -70,12 +70,16 @@ class HFEngine(Engine):
         The first argument is the previous layer's output, (1, num_queries, hidden), with all that hooks did to it.
         """
         args = args or (kwargs.pop("hidden_states", None),)
-        if layer != self.layer + 1 or not isinstance(args[0], Tensor) or args[0].shape[:-1] != (1, self.num_queries):
+        if (
+            layer != self.layer + 1
+            or not isinstance(args[0], Tensor)
+            or args[0].shape[:-1] != (1, self.group.num_queries)
+        ):
             raise unsupported("the decoder layers do not pass on one hidden state a token")
         if layer == self.group.layers.stop:
             args = (self.cross_stage(args[0]), *args[1:])
         self.layer, self._running, self._has_attended = layer, (module, args[0].device), False
-        if self.is_prefill or not self._layer_arguments.passes_unchanged(layer, self.group):
+        if self.group.is_prefill or not self._layer_arguments.passes_unchanged(layer, self.group):
             args, kwargs = self._layer_arguments.select(layer, self.group, forward, args, kwargs)
         output = forward(*args, **kwargs)
         self._running = None
@@ -102,8 +106,8 @@ class HFEngine(Engine):
         """
         if self._running is None:
             return self.packer.num_columns
-        if len(self.sequences) == 1 and (self.num_queries == 1 or self.group.index == 0):
-            return self.sequences[0].num_tokens - self.num_queries
+        if len(self.sequences) == 1 and (self.group.num_queries == 1 or self.group.index == 0):
+            return self.sequences[0].num_tokens - self.group.num_queries
         positions = self.group.queries.positions.to(execution_device(*self._running))
         return positions - torch.arange(positions.shape[0], device=positions.device)
 
@@ -135,7 +139,7 @@ class HFEngine(Engine):
             raise unsupported(f"decoder layer {self.layer} attends more than once")
         if attention_mask is not None and not isinstance(attention_mask, WindowMask):
             raise unsupported("the model builds an attention mask of its own")
-        if self.is_prefill:  # later steps bring the same kinds of arguments
+        if self.group.is_prefill:  # later steps bring the same kinds of arguments
             tensors = {name for name, argument in kwargs.items() if isinstance(argument, Tensor)}
             tensors -= {"position_ids", "cache_position"}
             sinks = None if getattr(module, "sinks", None) is None else (query.shape[1],)
@@ -204,7 +208,7 @@ class HFEngine(Engine):
         """Return the newest token of each live sequence, (1, live, hidden), of a layer's output."""
         if len(self.sequences) == 1:
             return hidden[:, -1:]
-        if self.num_queries == len(self.live):
+        if self.group.num_queries == len(self.live):
             return hidden
         ends = torch.tensor([count for count in self.group.queries.counts if count]).cumsum(0) - 1
         return hidden.index_select(1, to_device(ends, hidden.device))
