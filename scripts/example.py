@@ -16,7 +16,7 @@ inputs = tokenizer.apply_chat_template(
     [{"role": "user", "content": question}], add_generation_prompt=True, return_tensors="pt", return_dict=True
 )
 
-with lazyllm.enable(model, "23%:0.6,50%:0.6") as lazy:
+with lazyllm.enable(model, "23%:0.54,50%:0.54", ranking=lazyllm.plus()) as lazy:
     output = model.generate(**inputs, max_new_tokens=24, do_sample=False)
 
 print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))

@@ -92,7 +92,7 @@ class OnEngine(Method):
 def nothing_pruned(model: PreTrainedModel | None) -> OnEngine | None:
     """Return the engine with nothing pruned as a method; None if it does not support the model."""
     method = OnEngine("nothing_pruned")
-    method.ranking = lazyllm.AttentionRanking(for_good=True)  # as a model with states requires
+    method.ranking = lazyllm.AttentionRanking(revive=False)  # as a model with states requires
     try:
         if model is not None:
             method.check(model)

@@ -17,7 +17,8 @@ from lazybench.rules import one_of, setting
 
 EQ1 = "eq1"
 NAMED = {EQ1: lazyllm.AttentionRanking, "plus": lazyllm.plus}
-PAPER, PLUS, FOR_GOOD = "lazyllm", "lazyllm+", "lazyllm_for_good"
+PAPER, PLUS, NO_REVIVAL = "lazyllm", "lazyllm+", "_no_revival"
+NAMES = (PAPER, PLUS, PAPER + NO_REVIVAL, PLUS + NO_REVIVAL)
 # The stages that `match tune=true` tries, each with the keeps raised to the power that gives the speedup.
 SCHEDULES = (
     "8%:0.5",
@@ -47,7 +48,7 @@ class LazyLLM(OnEngine):
     protect: str = setting("none", one_of(("none", "template")))
     # `eq1`, the paper's; `plus`, which is `lazyllm.plus()`; or settings of `lazyllm.AttentionRanking`, such as
     # `{queries: 8, pooling: 7}`, with `_target_` for a subclass of it. With another than the paper's the method is
-    # called `lazyllm+`, and `lazyllm_for_good` if it revives nothing.
+    # called `lazyllm+`; without revival `_no_revival` follows either name.
     ranking: Any = EQ1
 
     def __post_init__(self) -> None:
@@ -55,9 +56,8 @@ class LazyLLM(OnEngine):
         ranking = self.build_ranking()
         changed = beyond_eq1(ranking)
         self.ranking = changed or EQ1
-        if self.name in (PAPER, PLUS, FOR_GOOD):
-            plus = FOR_GOOD if ranking.for_good else PLUS
-            self.name = plus if changed else PAPER
+        if self.name in NAMES:
+            self.name = (PLUS if changed.keys() - {"revive"} else PAPER) + ("" if ranking.revive else NO_REVIVAL)
 
     def build_ranking(self) -> lazyllm.AttentionRanking:
         ranking = self.ranking

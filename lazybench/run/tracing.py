@@ -36,10 +36,10 @@ def attention(model: PreTrainedModel, question: Question) -> dict[str, Any]:
     `map` has each layer's mean attention probability in parts of the prompt. `sorted_mass` is the sum of attention on
     the top 0 to 100% of the tokens, as the mean over layers.
     """
-    # `for_good` as a model with states asks for it; nothing is pruned here.
-    for_good = lazyllm.AttentionRanking(for_good=True)
+    # Without revival, as a model with states asks for; nothing is pruned here.
+    ranking = lazyllm.AttentionRanking(revive=False)
     question = question._replace(stops=replace(question.stops, max_new_tokens=1))
-    with lazyllm.enable(model, lazyllm.PruningSchedule(), ranking=for_good, record_importance=True) as lazy:
+    with lazyllm.enable(model, lazyllm.PruningSchedule(), ranking=ranking, record_importance=True) as lazy:
         Decoder(model, [question])([question.prompt.ids])
     importance = torch.stack(lazy.stats.importance).double().cpu()
     layers, tokens = importance.shape

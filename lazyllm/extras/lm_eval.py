@@ -28,7 +28,7 @@ class LazyLM(HFLM):
     Args:
         pretrained: as `hf` takes it, like all other arguments.
         schedule: as `lazyllm.enable` takes it. On the command line, where a comma begins the next argument, separate
-            stages by a space: `"schedule=23%:0.6 50%:0.6"`.
+            stages by a space: `"schedule=23%:0.54 50%:0.54"`.
         ranking: `plus`, for `lazyllm.plus()`; settings of `lazyllm.AttentionRanking`, such as `{"queries": 8}`; or a
             `lazyllm.Ranking`. By default the paper's Eq. 1.
 

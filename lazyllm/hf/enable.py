@@ -37,7 +37,7 @@ class Session:
     Args:
         model: a Hugging Face decoder-only model, or PEFT's wrapper of one.
         schedule: where tokens are pruned and how many are kept: a `PruningSchedule`, text such as "10:0.7,20:0.5" or
-            "23%:0.6,50%:0.6", or pairs such as [(10, 0.7), (20, 0.5)]; "" prunes nothing.
+            "23%:0.54,50%:0.54", or pairs such as [(10, 0.7), (20, 0.5)]; "" prunes nothing.
         ranking: ranks the tokens: `lazyllm.AttentionRanking()` by default, the paper's Eq. 1; `lazyllm.plus()`;
             `lazyllm.StaticRanking()`; or an instance of a subclass of `lazyllm.Ranking`.
         min_tokens: a prompt of fewer tokens is not pruned, nor a conversation that begins with it; if prompts come in

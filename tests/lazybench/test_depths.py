@@ -123,7 +123,7 @@ def prompt_with_context(chat, context="Some facts about cats. " * 12):
     return PromptBuilder(byte_tokenizer(), config, facts).build(record)
 
 
-@pytest.mark.parametrize("name", slow_but(("lazyllm",), ("lazyllm", "lazyllm+", "lazyllm_for_good")))
+@pytest.mark.parametrize("name", slow_but(("lazyllm",), ("lazyllm", "lazyllm+", "lazyllm+_no_revival")))
 @pytest.mark.parametrize("chat", [None, "[INST] {prompt} [/INST]"])
 def test_all_but_the_context_is_never_pruned(name, chat):
     prompt = prompt_with_context(chat)
@@ -147,21 +147,28 @@ def test_all_but_the_context_is_never_pruned(name, chat):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lazyllm_for_good", "static_pruning", "fastkv"])
-def test_hybrids_are_pruned_for_good(name):
+@pytest.mark.parametrize("name", ["lazyllm+_no_revival", "static_pruning", "fastkv"])
+def test_hybrids_are_pruned_without_revival(name):
     model, method = build_kind("hybrid"), made(name)
     output, unpruned = answered(method, model), answered(made(name, keep=1.0), model)
     assert output.prompt_computed < 1 == unpruned.prompt_computed
     unmodified, nothing_pruned = answered(METHODS["baseline"], model), answered(method.nothing_pruned, model)
     assert unpruned.tokens == unmodified.tokens == nothing_pruned.tokens
     assert {stage.layer for stage in method.resolve_schedule(model).stages} <= {3, 7}
-    with pytest.raises(LazyLLMError, match="for_good"):
+    with pytest.raises(LazyLLMError, match="revive=False"):
         made("lazyllm").check(model)
 
 
 @pytest.mark.parametrize(
     ("ranking", "name"),
-    [("eq1", "lazyllm"), ({"queries": 1}, "lazyllm"), ({"queries": 8}, "lazyllm+"), ("plus", "lazyllm+")],
+    [
+        ("eq1", "lazyllm"),
+        ({"queries": 1}, "lazyllm"),
+        ({"queries": 8}, "lazyllm+"),
+        ("plus", "lazyllm+"),
+        ({"revive": False}, "lazyllm_no_revival"),
+        ({"queries": 8, "revive": False}, "lazyllm+_no_revival"),
+    ],
 )
 def test_another_ranking_than_the_papers_has_another_name(ranking, name):
     assert build_method(FILES["lazyllm"] | {"ranking": ranking}).name == name
@@ -169,4 +176,5 @@ def test_another_ranking_than_the_papers_has_another_name(ranking, name):
 
 def test_lazyllm_plus_is_the_librarys():
     assert METHODS["lazyllm+"].build_ranking() == lazyllm.plus()
-    assert METHODS["lazyllm_for_good"].build_ranking() == lazyllm.plus(for_good=True)
+    assert METHODS["lazyllm+_no_revival"].build_ranking() == lazyllm.plus(revive=False)
+    assert METHODS["lazyllm_no_revival"].build_ranking() == lazyllm.AttentionRanking(revive=False)

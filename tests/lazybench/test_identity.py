@@ -111,8 +111,7 @@ FastKV: {repeats: 1, layer: 50%, keep: 0.2, window: 8, pooling: 7, kernel: avera
 GemFilter: {repeats: 1, layer: 44%, keep: 0.5, pooling: 5}
 Calibrated: {repeats: 1, budget: '', folds: [], found: {}}
 # Of Eq. 1: `changed` leaves these out, so a change of one raises RESULTS_VERSION instead.
-AttentionRanking: {queries: 1, half_life: null, pooling: 1, heads: mean, layers: 1, value_norm: false, first: 0,
-  last: 1, bonus: 1.0, cap: null, every: 1, for_good: false}
+AttentionRanking: {queries: 1, half_life: null, pooling: 1, layers: 1, first: 0, bonus: 1.0, every: 1, revive: true}
 """
 
 
