@@ -7,7 +7,7 @@ It computes one token at a time, slowly; tests hold the rest of the library to i
 - **importance** (3.2, Eq. 1): the newest token's attention probability on a token in the stage's layer, mean over the
   query heads. (As printed, Eq. 1 can be read as a column of the attention matrix, which a causal mask makes useless.)
 - **active set**: the positions that take part in a layer: all of them in the first layer, after a stage the most
-  important ones, always with the newest. **Rows** are the active positions without a KV entry, computed now.
+  important ones, always with the newest. **Query positions** are the active ones without a KV entry, computed now.
 - **Aux Cache** (3.2): the outputs of a stage's layer for the tokens pruned there.
 - **revival** (3.2): a pruned token that becomes important is computed from the Aux Cache, at its own position. So each
   token is computed at most once in each layer. Table 2 counts how many of the prompt are by the end, Figure 7 when.
@@ -31,7 +31,7 @@ class Trace:
 
     tokens: list[int] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)  # of each token, (vocabulary,)
-    rows: list[list[list[int]]] = field(default_factory=list)  # computed positions, by step and layer
+    computed: list[list[list[int]]] = field(default_factory=list)  # query positions, by step and layer
     active: list[list[list[int]]] = field(default_factory=list)  # active positions, by step and layer
 
 
@@ -77,14 +77,14 @@ def run(
             embedded = model.model.embed_tokens.weight[tokens[computed : newest + 1]]
             hidden = dict(zip(active[computed:], embedded, strict=True))
             num_single = num_single + 1 if 0 < computed == newest else 0
-            trace.rows.append([])
+            trace.computed.append([])
             trace.active.append([])
 
             for index, layer in enumerate(layers):
-                rows = sorted(hidden)
-                trace.rows[-1].append(rows)
+                queries = sorted(hidden)
+                trace.computed[-1].append(queries)
                 trace.active[-1].append(active)
-                for position in rows:
+                for position in queries:
                     query, key, value = project(model, layer, hidden[position], position)
                     kv_cache[index][position] = key, value
                     visible = [kv_cache[index][other] for other in active if other <= position]
@@ -97,13 +97,13 @@ def run(
                     active = kept[index] = [*kept[index], newest]
                     continue
 
-                # A stage. The newest token is the last of the rows, so `attention` is its row: Eq. 1.
+                # A stage. The newest token is the last of the queries, so `attention` is that of Eq. 1.
                 importance = dict(zip(active, attention.mean(dim=0).tolist(), strict=True))
                 importance[newest] = math.inf
                 count = max(1, math.ceil(keep_after[index] * len(active) - 1e-9))
                 survivors = sorted(sorted(active, key=importance.__getitem__, reverse=True)[:count])
                 # Tokens that are computed here and pruned keep their output in the Aux Cache.
-                for position in set(rows) - set(survivors):
+                for position in set(queries) - set(survivors):
                     aux_cache[index][position] = hidden.pop(position)
                 # Survivors that were pruned here in an earlier step are revived.
                 for position in set(survivors) & set(aux_cache[index]):
@@ -122,7 +122,7 @@ def run(
 def project(model: PreTrainedModel, layer: Any, hidden: Tensor, position: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return a token's query, (heads, head_dim), key and value, (kv_heads, head_dim), from its hidden state."""
     attention = layer.self_attn
-    normed = layer.input_layernorm(hidden)[None]  # quantised layers take rows
+    normed = layer.input_layernorm(hidden)[None]  # quantised layers take a batch
     projections = attention.q_proj, attention.k_proj, attention.v_proj
     query, key, value = (projection(normed).view(-1, attention.head_dim) for projection in projections)
     if hasattr(attention, "q_norm"):

@@ -57,7 +57,7 @@ class Stats:
         return PruningSchedule(self._stages)
 
     @property
-    def rows(self) -> Tensor:
+    def num_computed(self) -> Tensor:
         """Tokens computed in each layer at each step, int64 (steps, layers)."""
         return self._by_layer(self._num_queries)
 
@@ -92,6 +92,15 @@ class Stats:
         fractions = [1.0, *(int(mask.sum()) / self.prompt_length for mask in cached)]
         by_layer = [part for part, size in zip(fractions, self._sizes.tolist(), strict=True) for _ in range(size)]
         return sum(by_layer) / len(by_layer)
+
+    def __repr__(self) -> str:
+        if not self.steps:
+            return "Stats(no step finished)"
+        counts = self.num_computed
+        decoding = counts[counts[:, 0] == 1]  # only of one new token is it known how many others are computed
+        revived = (decoding - 1).sum().item() / max(1, decoding.numel())
+        computed = f"{self.prompt_length} prompt tokens, {self.prompt_computed:.1%} computed"
+        return f"Stats({computed}, {revived:.1f} revived per layer and decoding step)"
 
     def _by_layer(self, by_group: list[list[int]]) -> Tensor:
         """Return counts of each group at each step as a table, int64 (steps, layers)."""

@@ -106,7 +106,9 @@ class Session:
 
     @property
     def stats(self) -> Stats:
-        """Counts of the generation that began last, of one sequence; an output's own are `past_key_values.stats`."""
+        """Counts of the generation that began last, all turns of it, of one sequence; an output's own are
+        `past_key_values.stats`.
+        """
         return only(self.sequences)
 
     @property

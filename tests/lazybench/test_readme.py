@@ -119,7 +119,7 @@ def test_a_term_of_the_ranking_is_run(run, folder):
 def test_the_first_example_of_the_library(model):
     values = {"model": model, "inputs": {"input_ids": torch.randint(5, 200, (1, 50))}}
     exec(next(text for kind, text in FENCE.findall(PAGES["README.md"]) if kind == "python"), values)
-    assert values["lazy"].stats.rows[0].tolist() == [50, 27, 15, 15]
+    assert values["lazy"].stats.num_computed[0].tolist() == [50, 27, 15, 15]
 
 
 class Completions(BaseHTTPRequestHandler):

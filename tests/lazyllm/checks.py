@@ -62,7 +62,7 @@ def to_lists(positions: list) -> list:
 def assert_same_stats(actual: lazyllm.Stats, expected: lazyllm.Stats) -> None:
     """Assert that two sequences were computed alike, token by token."""
     assert actual.prompt_length == expected.prompt_length
-    assert torch.equal(actual.rows, expected.rows)
+    assert torch.equal(actual.num_computed, expected.num_computed)
     assert torch.equal(actual.active, expected.active)
     assert actual.prompt_computed == expected.prompt_computed
     assert to_lists(actual.positions) == to_lists(expected.positions)
@@ -74,7 +74,7 @@ def assert_traced(stats: lazyllm.Stats, tokens: list[int], expected: object) -> 
     """Assert that a generation is a reference's, a `lazyllm.reference.Trace`."""
     assert tokens == expected.tokens
     assert to_lists(stats.positions) == expected.active
-    assert to_lists(stats.computed) == expected.rows
+    assert to_lists(stats.computed) == expected.computed
 
 
 def assert_close(actual: object, expected: object, tolerance: float = 1e-6) -> None:
@@ -120,10 +120,10 @@ class Replay:
         hooks = []
         for index, layer in enumerate(layers):
             visible = torch.eye(sequence.shape[1], dtype=torch.bool)
-            for members, rows in zip(stats.positions, stats.computed, strict=True):
-                for row in rows[index].tolist():
-                    visible[row] = False
-                    visible[row, members[index][members[index] <= row]] = True
+            for members, queries in zip(stats.positions, stats.computed, strict=True):
+                for query in queries[index].tolist():
+                    visible[query] = False
+                    visible[query, members[index][members[index] <= query]] = True
             hooks += self._hooks(layer, index, visible)
         try:
             with torch.no_grad():

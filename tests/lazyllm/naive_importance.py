@@ -1,7 +1,7 @@
 """`lazyllm.AttentionRanking` written a second time, densely and slowly, for Llama-shaped models.
 
-The engine is the definition's, as in `reference`: rows are computed from their stored hidden state and attend to the
-active members at or before them.
+The engine is the definition's, as in `reference`: query positions are computed from their stored hidden state and
+attend to the active members at or before them.
 """
 
 import math
@@ -53,13 +53,13 @@ def run(
         num_single = num_single + 1 if 0 < computed == newest else 0
         active = list(range(len(tokens)))
         hidden |= {position: model.model.embed_tokens.weight[tokens[position]] for position in active[computed:]}
-        trace.rows.append([])
+        trace.computed.append([])
         trace.active.append([])
         for index, layer in enumerate(layers):
-            rows = [position for position in active if position not in cached[index]]
-            trace.rows[-1].append(rows)
+            computed_now = [position for position in active if position not in cached[index]]
+            trace.computed[-1].append(computed_now)
             trace.active[-1].append(active)
-            for position in rows:
+            for position in computed_now:
                 query, key, value = reference.project(model, layer, hidden[position], position)
                 cached[index][position] = key, value
                 if position >= computed:  # revived tokens had their query when they were new

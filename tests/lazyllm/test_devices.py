@@ -1,4 +1,4 @@
-"""On devices that are not the CPU, one or several: the same tokens and rows, and no more waits than one a stage a step.
+"""On other devices than the CPU, one or several: the same tokens and counts, with at most one wait per stage and step.
 
 Where a generation waits for the device, and how much it launches there, is counted; see `pretend_device`.
 """
@@ -60,9 +60,9 @@ def check(device, model, ids, way="dynamic"):
         if new_tokens == NEW_TOKENS:
             output, stats = actual
             assert output.sequences.tolist() == expected.sequences.tolist()
-            assert stats.rows.tolist() == expected_stats.rows.tolist()
+            assert stats.num_computed.tolist() == expected_stats.num_computed.tolist()
             assert stats.active.tolist() == expected_stats.active.tolist()
-            assert (stats.rows[1:].max() > 1) == revives
+            assert (stats.num_computed[1:].max() > 1) == revives
         assert lazy_reads.total() <= reads.total() + extra_reads, (
             f"not {extra_reads} reads more, but {lazy_reads - reads}"
         )
@@ -84,14 +84,14 @@ BLOCKS = [("llama", "dynamic"), slow("gemma2", "dynamic"), slow("gemma3", "queri
 
 @pytest.mark.parametrize(("family", "way"), BLOCKS)
 def test_attention_in_several_blocks(device, monkeypatch, family, way):
-    """Over windows and with capped scores, or where many rows are revived."""
+    """Over windows and with capped scores, or where many tokens are revived."""
     for name, module in sys.modules.items():
         if name.startswith("lazyllm.core.") and hasattr(module, "BLOCK_ELEMENTS"):
             monkeypatch.setattr(module, "BLOCK_ELEMENTS", 512)
     windowed = family != "llama"
     model = families.build(family, **WINDOWED if windowed else {})
     stats = check(device, model, families.prompt(50 if windowed else 120), way)
-    assert windowed or (4 * stats.rows[1:, 4] * stats.active[1:, 4] > 512).any(), "never more than a block"
+    assert windowed or (4 * stats.num_computed[1:, 4] * stats.active[1:, 4] > 512).any(), "never more than a block"
 
 
 def decoding(device, model, ids, steps, schedule=None, **settings):
@@ -105,7 +105,7 @@ def decoding(device, model, ids, steps, schedule=None, **settings):
             device.launches = 0
             device.reads.clear()
             cache = model(input_ids=new, past_key_values=cache, logits_to_keep=1, use_cache=True).past_key_values
-        revived = [int(stats.rows[-1].max()) > 1 for stats in lazy.sequences] if schedule else []
+        revived = [int(stats.num_computed[-1].max()) > 1 for stats in lazy.sequences] if schedule else []
     return device.launches, device.reads.total(), revived
 
 
@@ -170,7 +170,7 @@ def answer(model, ids, stages=STAGES, mask=None, **how):
 def check_same(actual, expected):
     assert actual[0] == expected[0]
     for stats, expected_stats in zip(actual[1], expected[1], strict=True):
-        assert stats.rows[1:].max() > 1
+        assert stats.num_computed[1:].max() > 1
         assert_same_stats(stats, expected_stats)
 
 

@@ -50,13 +50,14 @@ def check_by_replay(model, stages, ids, new_tokens, tolerance=TOLERANCE, **how):
 def test_keeping_everything_equals_the_unmodified_model(family):
     stats = check_kept(families.build(family), families.prompt(70), 12, [(0, 1.0), (2, 1.0)])
     assert stats.prompt_computed == 1.0
-    assert stats.rows.tolist() == [[70] * 5] + [[1] * 5] * 11
+    assert stats.num_computed.tolist() == [[70] * 5] + [[1] * 5] * 11
+    assert repr(stats) == "Stats(70 prompt tokens, 100.0% computed, 0.0 revived per layer and decoding step)"
 
 
 def test_pruned_generation_equals_a_masked_pass_of_the_unmodified_model(family):
     model = families.build(family, dtype=torch.float64)
     _, stats, _ = check_by_replay(model, [(0, 0.7), (2, 0.4)], families.prompt(40), 8)
-    assert stats.rows[1:, 3:].max() > 1, "nothing was revived, so revival was not tested"
+    assert stats.num_computed[1:, 3:].max() > 1, "nothing was revived, so revival was not tested"
 
 
 @pytest.mark.parametrize("family", slow_but(("llama", "gpt2"), families.FAMILIES))
@@ -68,7 +69,7 @@ def test_a_prompt_of_one_token(family):
             assert torch.equal(model.generate(max_new_tokens=6, do_sample=False), before)
     model = families.build(family, dtype=torch.float64)
     _, stats, _ = check_by_replay(model, [(0, 0.5), (2, 0.4)], families.prompt(1), 6)
-    assert stats.rows[0].tolist() == [1] * 5
+    assert stats.num_computed[0].tolist() == [1] * 5
 
 
 @pytest.mark.parametrize("family", WINDOWED)
@@ -90,7 +91,7 @@ def test_known_answers(case):
     prompt, stages, count = expected["prompt"], expected["stages"], len(expected["tokens"])
     output, stats = generate_recorded(model, stages, torch.tensor([prompt]), count)
     assert output.sequences[0, len(prompt) :].tolist() == expected["tokens"]
-    assert stats.rows.tolist() == expected["rows"]
+    assert stats.num_computed.tolist() == expected["rows"]
     assert to_lists(stats.positions) == expected["active_positions"]
     trace = reference.run(model, prompt, stages, count)
     assert_traced(stats, expected["tokens"], trace)
@@ -117,10 +118,10 @@ def test_agrees_with_plain_loops_step_by_step(family, seed, length, stages, ever
     output, stats = generate_recorded(model, stages, ids, 6, ranking=lazyllm.AttentionRanking(every=every))
     expected = reference.run(model, ids[0].tolist(), stages, 6, every=every)
     assert_traced(stats, output.sequences[0, length:].tolist(), expected)
-    assert stats.rows.tolist() == [[len(rows) for rows in step] for step in stats.computed]
+    assert stats.num_computed.tolist() == [[len(rows) for rows in step] for step in stats.computed]
     assert stats.active.tolist() == [[len(members) for members in step] for step in stats.positions]
     cached = [{position for step in stats.computed for position in step[layer].tolist()} for layer in range(5)]
-    assert stats.rows.sum(0).tolist() == list(map(len, cached)), "a token was computed twice in one layer"
+    assert stats.num_computed.sum(0).tolist() == list(map(len, cached)), "a token was computed twice in one layer"
     prompt_cached = [len(positions & set(range(length))) / length for positions in cached]
     assert stats.prompt_computed == pytest.approx(sum(prompt_cached) / 5)
     first = stages[0][0] if stages else 4  # what is before the first stage sees everything
@@ -151,7 +152,9 @@ def test_static_pruning_prunes_once_without_revival(seed, length, layer, keep):
     for step in range(5):
         generated = list(range(length, length + step))
         assert [p.tolist() for p in stats.positions[step][layer + 1 :]] == [kept + generated] * (4 - layer)
-        assert stats.rows[step].tolist() == ([1] * 5 if step else [length] * (layer + 1) + [len(kept)] * (4 - layer))
+        assert stats.num_computed[step].tolist() == (
+            [1] * 5 if step else [length] * (layer + 1) + [len(kept)] * (4 - layer)
+        )
     for index in range(layer + 1):
         row = oracle.probabilities[index][:, length - 1, :length].mean(0)
         assert_close([stats.importance[index]], [row], 1e-5)
@@ -173,9 +176,9 @@ def test_the_embedded_model_on_real_text():
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=weights)
     readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
     ids = tokenizer(readme, return_tensors="pt").input_ids[:, :400]
-    assert torch.equal(check_kept(model, ids, 16, [(9, 1.0)]).rows[0], torch.full((30,), 400))
+    assert torch.equal(check_kept(model, ids, 16, [(9, 1.0)]).num_computed[0], torch.full((30,), 400))
     _, stats, _ = check_by_replay(model, [(9, 0.7), (19, 0.5)], ids, 16, tolerance=1e-2)
-    assert stats.rows[0].tolist() == [400] * 10 + [280] * 10 + [140] * 10
+    assert stats.num_computed[0].tolist() == [400] * 10 + [280] * 10 + [140] * 10
 
 
 def check_by_reference(model, generating, stages, ids, new_tokens):

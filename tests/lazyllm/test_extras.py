@@ -90,7 +90,7 @@ def test_select_keeps_what_a_generation_keeps(family, length):
         actual = lazyllm.select(model, ids, stages, ranking=ranking)
         assert torch.equal(actual.positions, stats.positions[0][4])
         assert torch.equal(actual.ids, ids[0, actual.positions])
-        computed = int(stats.rows[0, :4].sum())  # the last layer does not run
+        computed = int(stats.num_computed[0, :4].sum())  # the last layer does not run
         assert actual.prompt_computed == pytest.approx(computed / length / 5)
 
 

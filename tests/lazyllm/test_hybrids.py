@@ -99,7 +99,7 @@ def test_without_revival_a_model_is_pruned_as_its_own_layers_would_be(kind):
     new = torch.arange(ids.shape[1], ids.shape[1] + NEW - 1)
     for actual, kept in zip(lazy.stats.positions[-1], active, strict=True):
         assert torch.equal(actual, torch.cat([kept, new]))
-    assert (lazy.stats.rows[1:] == 1).all()
+    assert (lazy.stats.num_computed[1:] == 1).all()
     with lazyllm.enable(model, "80%:1", ranking=ranking):
         assert torch.equal(generate(model, ids), generate(architectures.build(kind), ids))
 

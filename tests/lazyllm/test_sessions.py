@@ -56,7 +56,8 @@ def test_the_model_is_given_back_as_it_was(model, ids, error):
             families.generate(model, ids, 6)
     except (KeyboardInterrupt, RuntimeError):
         hook.remove()
-        assert lazy.stats.rows.shape == (0, 5)
+        assert lazy.stats.num_computed.shape == (0, 5)
+        assert repr(lazy.stats) == "Stats(no step finished)"
         assert_refused("no step", lambda: lazy.stats.prompt_computed)
     assert snapshot(model) == before
     after = families.generate(model, ids, 6)
@@ -67,7 +68,7 @@ def test_the_model_is_given_back_as_it_was(model, ids, error):
 def test_generations_follow_each_other_in_one_session(model, ids):
     with lazyllm.enable(model, STAGES) as lazy:
         first = families.generate(model, ids, 6)
-        rows = lazy.stats.rows
+        rows = lazy.stats.num_computed
         gc.collect()
         gc.disable()  # caches go at once, not when Python next looks for circles
         try:
@@ -80,9 +81,9 @@ def test_generations_follow_each_other_in_one_session(model, ids):
             gc.enable()
         stats = lazy.stats
         again = families.generate(model, ids, 6)
-        assert torch.equal(rows, lazy.stats.rows)
+        assert torch.equal(rows, lazy.stats.num_computed)
     assert torch.equal(first.sequences, again.sequences)
-    assert stats.rows.shape == (4, 5)
+    assert stats.num_computed.shape == (4, 5)
     assert 0 < stats.prompt_computed <= 1
 
 
@@ -194,8 +195,8 @@ def test_nothing_is_prompt_by_prompt_in_size(family):
     for ranking in rankings:
         with Watch() as watch, lazyllm.enable(model, STAGES, ranking=ranking) as lazy:
             families.generate(model, families.prompt(length), 3)
-        assert lazy.stats.rows[1:].max() > 1, "nothing was revived"
-        # Where PyTorch has no kernel, a block of rows at a time sees all keys, in each of four heads.
+        assert lazy.stats.num_computed[1:].max() > 1, "nothing was revived"
+        # Where PyTorch has no kernel, a block of queries at a time sees all keys, in each of four heads.
         assert watch.largest < (length * length if family == "llama" else 1 << 25)
 
 
@@ -218,7 +219,7 @@ def test_pruned_tokens_take_no_memory_where_they_are_not_computed(exact):
     stats = lazy.stats
     cached = stats.kv_bytes / (2 * 2 * 12 * 8)  # key and value of two heads of 12 in float64
     for index in range(3):
-        computed = stats.rows[: index + 1].sum(0)
+        computed = stats.num_computed[: index + 1].sum(0)
         assert (cached[index] >= computed).all()
         assert (cached[index] <= computed + 128 + 512 * (index > 0)).all()  # with room for tokens to come
     assert cached[0, -1] < 0.7 * cached[0, 0]

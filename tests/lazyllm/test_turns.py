@@ -100,7 +100,9 @@ def test_nothing_pruned_is_the_unmodified_model(family):
     for chunk in (None, 6):
         actual, stats = conversation(model, turns, 5, stages=[], prefill_chunk_size=chunk)
         assert actual == expected
-        assert stats.rows.sum(dim=0).tolist() == [36] * len(stats.rows[0])  # each token once, but for the last
+        assert stats.num_computed.sum(dim=0).tolist() == [36] * len(
+            stats.num_computed[0]
+        )  # each token once, but for the last
 
 
 @pytest.mark.parametrize("parts", [naive_importance.ALL, *map(slow, naive_importance.ALONE.values())], ids=str)
@@ -176,13 +178,13 @@ def test_a_users_empty_cache_becomes_the_generations(model, ids):
     with lazyllm.enable(model, STAGES) as lazy:
         cache = DynamicCache()
         actual = [passes(cache, start) for start in range(0, 40, 10)]
-        rows = lazy.stats.rows
+        rows = lazy.stats.num_computed
         assert (cache.get_seq_length(), rows[:, 0].tolist()) == (40, [10] * 4)
         with torch.no_grad():
             begun = model(ids[:, :10], logits_to_keep=1)
         expected = [begun.logits, *(passes(begun.past_key_values, start) for start in (10, 20, 30))]
         assert torch.equal(torch.cat(actual), torch.cat(expected))
-        assert torch.equal(lazy.stats.rows, rows)
+        assert torch.equal(lazy.stats.num_computed, rows)
         refused = DynamicCache()
         assert_refused(
             "mask is of", lambda: model(ids, past_key_values=refused, attention_mask=ids[:, :9], logits_to_keep=1)
