@@ -28,36 +28,15 @@ from lazyllm.hf.patching import RopeDeltas, arguments_by_name
 class _GenerateCall:
     """A call of `generate`: its settings and its state. Its own passes are those that `generate` prepares itself."""
 
-    has_own_positions: bool  # whether it was given position_ids
     chunked_tokens: int  # how many tokens of its prompts, padding included, come in chunks
     schedule: PruningSchedule | None  # its own
     protect: Any  # its own, or the session's; see `read_protected`
     protected: torch.Tensor | None  # which tokens of its prompts are protected, bool (batch, tokens), on the CPU
-    # What transformers made for the call's next pass, by name; None once that has begun.
-    prepared: dict[str, torch.Tensor | None] | None = None
+    is_prepared: bool = False  # whether `generate` has prepared the inputs of its next pass
+    # A model of transformers that takes no position_ids from `generate` counts as the others, which take them.
+    skips_hidden: bool = False  # see `BatchPacker.pack`
     engine: HFEngine | None = None  # that of its last pass
     criteria: "_RecordingCriteria | None" = None
-
-    def known_inputs(
-        self, prepared: dict[str, Any], engine: HFEngine, inputs: dict[str, Any], width: int
-    ) -> dict[str, Any]:
-        """Return what `BatchPacker.pack` need not read from the device: inputs that are as transformers made them."""
-        continues, self.engine = self.engine is engine, engine
-        columns, positions = engine.packer.num_columns, inputs.get("position_ids")
-        is_prepared = {name: inputs.get(name) is value for name, value in prepared.items()}
-        is_mask_prepared = is_prepared.get("attention_mask", False)
-        # Positions of images, in height and width, have a dimension more.
-        is_text = isinstance(positions, torch.Tensor) and positions.ndim == 2
-        are_counted = is_text and not self.has_own_positions and is_prepared.get("position_ids", False)
-        return {
-            "has_ended": () if self.criteria is None else self.criteria.has_ended(len(engine.sequences)),
-            # By then the mask of the prompts has been read.
-            "mask_grows": continues and is_mask_prepared and columns >= self.chunked_tokens,
-            "are_counted": are_counted and is_mask_prepared and (continues or columns == 0),
-            # A model that takes no position_ids from `generate` counts as the others, which take them.
-            "skips_hidden": is_prepared.get("position_ids", False),
-            "more_chunks": self.chunked_tokens - columns > width,
-        }
 
 
 class _RecordingCriteria(StoppingCriteriaList):
@@ -134,7 +113,6 @@ class ModelPatches:
         if protected is not None and isinstance(mask, torch.Tensor) and mask.shape[1] > protected.shape[1]:
             raise LazyLLMError("protect needs the ids of all tokens so far, and generate was given the new ones alone")
         call = _GenerateCall(
-            has_own_positions=named.get("position_ids") is not None,
             chunked_tokens=0 if arguments.read_setting("prefill_chunk_size", named, defaults) is None else num_tokens,
             schedule=schedule,
             protect=protect,
@@ -149,13 +127,11 @@ class ModelPatches:
             self._thread.call = outer
 
     def prepare_inputs(self, prepare: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Prepare the inputs of a pass of `generate`, and remember what transformers made."""
+        """Prepare the inputs of a pass of `generate`, and note that the next pass is its own."""
         inputs = prepare(*args, **kwargs)
         if (call := self._thread.call) is not None:
-            # Inputs that a user's own class prepares are read from the device.
-            is_transformers = getattr(prepare, "__module__", "").startswith("transformers.")
-            names = ("attention_mask", "position_ids") if is_transformers else ()
-            call.prepared = {name: inputs.get(name) for name in names}
+            call.is_prepared = True
+            call.skips_hidden = getattr(prepare, "__module__", "").startswith("transformers.")
         return inputs
 
     def stopping_criteria(self, make: Callable[..., Any], *args: Any, **kwargs: Any) -> _RecordingCriteria:
@@ -170,7 +146,7 @@ class ModelPatches:
         inputs, call, thread = arguments_by_name(forward, args, kwargs), self._thread.call, self._thread
         arguments.check_logits(inputs, accept_every=self._newest_only)
         arguments.check_outputs(inputs, self._model.config)
-        is_own = call is not None and call.prepared is not None
+        is_own = call is not None and call.is_prepared
         deltas = nullcontext() if is_own else self._rope_deltas.of_generation(inputs.get(private.CACHE))
         # A pass may run inside another one: in a hook, or in a callback of `generate`.
         model, engine = CURRENT_MODEL.set(self), CURRENT_ENGINE.set(None)
@@ -196,16 +172,19 @@ class ModelPatches:
             instead = "call the model, or enable LazyLLM with newest_only=True"
             raise LazyLLMError(f"the decoder was called by itself, for hidden states of every token: {instead}")
         arguments.check_outputs(inputs, self._parts.decoder.config)
-        thread.has_decoded, prepared = True, None
-        if call is not None:
-            prepared, call.prepared = call.prepared, None
-        cache, is_own = inputs.get(private.CACHE), prepared is not None
+        thread.has_decoded, is_own = True, call is not None and call.is_prepared
+        cache = inputs.get(private.CACHE)
         engine = self._engine(cache, batch_size, width, call, is_own)
         self._set_protected(engine, inputs, call, is_own)
         arguments.check_inputs(inputs)
         # Passes in a callback of `generate`, such as a logits processor, do not change `Session.stats`.
         is_shown = is_own or call is None or call.engine is None
-        known = call.known_inputs(prepared, engine, inputs, width) if is_own else {}
+        known: dict[str, Any] = {}
+        if is_own:
+            call.engine, call.is_prepared = engine, False
+            known["has_ended"] = () if call.criteria is None else call.criteria.has_ended(batch_size)
+            known["skips_hidden"] = call.skips_hidden
+            known["more_chunks"] = call.chunked_tokens - engine.packer.num_columns > width
         with engine.step(inputs, known) as packed:
             if packed is not inputs and not self._takes_positions:
                 raise LazyLLMError("the decoder takes no position_ids: generate one sequence at a time")

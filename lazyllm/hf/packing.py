@@ -35,8 +35,6 @@ class BatchPacker:
         num_computed_tokens: list[int],
         *,
         has_ended: Sequence[bool] = (),
-        mask_grows: bool = False,
-        are_counted: bool = False,
         skips_hidden: bool = False,
         more_chunks: bool = False,
     ) -> tuple[dict[str, Any], list[int], Tensor]:
@@ -46,18 +44,16 @@ class BatchPacker:
             arguments: by name.
             num_computed_tokens: of each sequence.
             has_ended: which sequences have ended, so that their new tokens are padding; empty means none.
-            mask_grows: whether the mask is known to be the last pass's with ones for the new tokens.
-            are_counted: whether the position_ids are known to be counted from the mask.
             skips_hidden: whether hidden tokens count in no position, also without position_ids.
             more_chunks: whether more chunks of the prompts follow, so that this one may hold padding alone.
 
         Returns:
             the arguments, how many tokens each sequence has in them, and their positions, int64 (tokens,).
         """
-        tokens, mask = input_tokens(arguments), None if mask_grows else arguments.get("attention_mask")
+        tokens, mask = input_tokens(arguments), arguments.get("attention_mask")
         batch_size, width = len(self.computed), tokens.shape[1]
         total = self.num_columns + width
-        if mask is None and not mask_grows and not self.computed.all():  # `generate` leaves out one that hides nothing
+        if mask is None and not self.computed.all():  # `generate` leaves out one that hides nothing
             mask = torch.ones(batch_size, total, dtype=torch.bool, device="cpu")
         shape, expected = tuple(getattr(mask, "shape", ())), (batch_size, total)
         if mask is not None and shape != expected:
@@ -67,7 +63,7 @@ class BatchPacker:
         self.computed_after_pass = torch.cat([self.computed, is_new], dim=1)
         num_new = is_new.sum(dim=1).tolist()
         ranges = [range(start, start + count) for start, count in zip(num_computed_tokens, num_new, strict=True)]
-        image_positions = _check_positions(arguments, ranges, is_new, are_counted)
+        image_positions = _check_positions(arguments, ranges, is_new)
         positions = concat_ranges(ranges, tokens.device)
         # Padding of earlier passes counts in the model's own positions.
         if batch_size > 1 or not self.computed_after_pass.all():
@@ -114,9 +110,7 @@ def _packed(value: Tensor, is_new: Tensor, dim: int) -> Tensor:
     return flat.unsqueeze(dim)
 
 
-def _check_positions(
-    arguments: dict[str, Any], ranges: list[range], is_new: Tensor, are_counted: bool
-) -> Tensor | None:
+def _check_positions(arguments: dict[str, Any], ranges: list[range], is_new: Tensor) -> Tensor | None:
     """Refuse position_ids of a text other than those in the ranges, one for each sequence; reads the device once.
 
     Return those of a text with images, (axes, batch, width), in time, height and width, which the rotary tables alone
@@ -128,8 +122,6 @@ def _check_positions(
     if position_ids.shape[-1] != width:
         wrong = f"the position_ids, or the mask they are counted from, are for {position_ids.shape[-1]} tokens"
         raise LazyLLMError(f"{wrong}, but the pass has {width}")
-    if are_counted:
-        return None
     by_sequence = position_ids.expand(*position_ids.shape[:-2], len(ranges), width)
     given = by_sequence.flatten(-2) if is_new.all() else by_sequence[..., is_new.to(position_ids.device)]
     is_text = (given == concat_ranges(ranges, given.device)).view(-1, given.shape[-1]).all(dim=-1).tolist()

@@ -53,6 +53,7 @@ def check(device, model, ids, way="dynamic"):
     for new_tokens in (NEW_TOKENS, 1):
         # A stage that ranks reads how many tokens are revived, which is known in prefill and without revival.
         extra_reads = len(stages) * ((new_tokens - 1) // ranking.every) * revives
+        extra_reads += 2 * new_tokens - 1  # the positions of each step, and the mask of each after the first
         # Of a mask that transformers passes on, an eager model makes a matrix without looking at it.
         extra_reads += model.config._attn_implementation == "eager"
         _, reads = count_reads(device, lambda n=new_tokens: families.generate(moved, moved_ids, n))
