@@ -1,6 +1,7 @@
 """The method itself, for any decoder; it imports nothing but torch.
 
-Read in this order: `schedule` (where tokens are pruned), `importance` (Eq. 1), `ranking` (the interface of other
-rankings), `groups` and `sequence` (active sets, slots), `engine` (a pass: rank, prune, revive, attend), `attention`.
-A stage decides in `Engine._survivors`; `Engine.prune_and_gather` prunes, and revives tokens from the Aux Cache.
+Read `engine` first: a step, and in it a stage, `Engine.run_stage`. There `_rank` chooses the tokens to keep, `_prune`
+stores outputs in the Aux Cache, and `_revive` takes tokens without a KV entry from it. Below are `schedule` (where
+tokens are pruned), `importance` (Eq. 1), `ranking` (the interface of rankings), `kv_cache` (keys and values of the
+layers between two stages, and which are active), `sequence` (tokens and counts) and `attention` (masks, kernels).
 """

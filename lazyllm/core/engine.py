@@ -41,7 +41,7 @@ class Engine:
         engine.begin_step(...)  # every token so far is active in the first group of layers
         for layer, decoder_layer in enumerate(layers):
             if layer begins another group:
-                hidden = engine.cross_stage(hidden)  # rank, prune, revive
+                hidden = engine.run_stage(hidden)  # rank, prune, revive
             hidden = decoder_layer(hidden)  # calls `group.update`, then `attend`, where rankings observe
         engine.end_step()
 
@@ -98,7 +98,19 @@ class Engine:
             group.slots.extend(self.max_tokens, positions[None] if group.slots.data is None else group.slots.data)
         self._begin_group(self.groups[0])
 
-    def cross_stage(self, hidden: Tensor) -> Tensor:
+    def _begin_generation(self, num_new_tokens: list[int]) -> None:
+        """Cut the layers at the stages, unless all prompts are too short to be pruned."""
+        for sequence, count in zip(self.sequences, num_new_tokens, strict=True):
+            sequence.is_short = max(count, self.chunked_tokens) < self.setup.min_tokens
+        are_short = all(sequence.is_short for sequence in self.sequences)
+        stages, moves = () if are_short else self.setup.schedule.stages, self.setup.ranking.every > 1
+        self.groups = partition(stages, self.setup.windows, len(self.sequences), moves)
+        self.group_of = [group for group in self.groups for _ in group.layers]
+        for ranking, sequence in zip(self.rankings, self.sequences, strict=True):
+            sequence.stats = Stats(self.groups, sequence.index)
+            ranking.sequence, ranking.group_of, ranking.processes = sequence, self.group_of, self.setup.processes
+
+    def run_stage(self, hidden: Tensor) -> Tensor:
         """Rank, prune and revive at the stage that ends the current group, and begin the next group.
 
         Args:
@@ -208,18 +220,6 @@ class Engine:
         if observers or self.setup.record_importance:
             self._observe(layer, query, key, value, window, scores, observers)
         return self.group_attention.attend(module, query, key, value, window, scores)
-
-    def _begin_generation(self, num_new_tokens: list[int]) -> None:
-        """Cut the layers at the stages, unless all prompts are too short to be pruned."""
-        for sequence, count in zip(self.sequences, num_new_tokens, strict=True):
-            sequence.is_short = max(count, self.chunked_tokens) < self.setup.min_tokens
-        are_short = all(sequence.is_short for sequence in self.sequences)
-        stages, moves = () if are_short else self.setup.schedule.stages, self.setup.ranking.every > 1
-        self.groups = partition(stages, self.setup.windows, len(self.sequences), moves)
-        self.group_of = [group for group in self.groups for _ in group.layers]
-        for ranking, sequence in zip(self.rankings, self.sequences, strict=True):
-            sequence.stats = Stats(self.groups, sequence.index)
-            ranking.sequence, ranking.group_of, ranking.processes = sequence, self.group_of, self.setup.processes
 
     def _begin_group(self, group: LayerGroup) -> None:
         """Make `group`, whose tokens of this step are set, the current one."""

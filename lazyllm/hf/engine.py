@@ -77,7 +77,7 @@ class HFEngine(Engine):
         ):
             raise unsupported("the decoder layers do not pass on one hidden state a token")
         if layer == self.group.layers.stop:
-            args = (self.cross_stage(args[0]), *args[1:])
+            args = (self.run_stage(args[0]), *args[1:])
         self.layer, self._running, self._has_attended = layer, (module, args[0].device), False
         if self.group.is_prefill or not self._layer_arguments.passes_unchanged(layer, self.group):
             args, kwargs = self._layer_arguments.select(layer, self.group, forward, args, kwargs)
