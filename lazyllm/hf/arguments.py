@@ -1,7 +1,9 @@
 """Read and check the arguments of `generate` and of forward passes: inputs, ways to generate, outputs asked for."""
 
 import copy
+import inspect
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from transformers.generation import GenerationMode
 from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.ranking import Ranking
 from lazyllm.core.schedule import PruningSchedule, nearest, rankable
+from lazyllm.hf.private import CACHE, OLD_CACHE
 
 _EVERY_LAYER = ("output_attentions", "output_hidden_states", "output_router_logits")
 # Tensors that a decoder uses up before its first layer, or that `LayerArguments` knows.
@@ -20,6 +23,12 @@ _KNOWN_TENSORS |= {"per_layer_inputs", "deepstack_visual_embeds", "visual_pos_ma
 _PROTECT = "protect must be a mask of the prompts' tokens, bool {shape}, or spans of one prompt, such as [(0, 40)]"
 PROMPT_LEARNING = "PEFT's prompt learning puts virtual tokens before the prompt, which is not supported: leave it out"
 TRAINING = "the model is in training mode: call model.eval() first"
+
+
+def arguments_by_name(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return all arguments of a call of `method` by their names, the cache as `private.CACHE`."""
+    named = {**dict(zip(inspect.signature(method).parameters, args, strict=False)), **kwargs} if args else kwargs
+    return {CACHE if name == OLD_CACHE else name: value for name, value in named.items()}
 
 
 def read_setting(name: str, arguments: dict[str, Any], defaults: Any = None) -> Any:

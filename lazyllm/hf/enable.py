@@ -20,9 +20,8 @@ from lazyllm.core.sequence import Stats, only
 from lazyllm.hf import private
 from lazyllm.hf.arguments import read_schedule
 from lazyllm.hf.attention_interface import NAME, loaded_kernel
-from lazyllm.hf.model_patches import ModelPatches
+from lazyllm.hf.model_patches import ModelPatches, Patch, RopeDeltas
 from lazyllm.hf.model_support import check_adapters, check_attention, find_parts
-from lazyllm.hf.patching import Patch, RopeDeltas
 from lazyllm.rankings.attention import AttentionRanking
 
 

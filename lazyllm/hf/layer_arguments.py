@@ -7,7 +7,7 @@ import torch
 
 from lazyllm.core.errors import unsupported
 from lazyllm.core.kv_cache import GrowingTensor, LayerGroup
-from lazyllm.hf.patching import arguments_by_name
+from lazyllm.hf.arguments import arguments_by_name
 
 # The dimension that counts tokens: rotary tables are (batch, tokens, head_dim), position ids (batch, tokens).
 _TOKEN_DIM = {"position_embeddings": -2, "position_ids": -1, "cache_position": -1, "per_layer_input": -2}

@@ -14,18 +14,13 @@ from transformers import GenerationMixin
 # The newest transformers that the tests run on.
 TESTED = "5.24"
 # The argument and output that has the cache; transformers 5.24 renamed it, and reads the old name until 5.40.
-_OLD_CACHE = "past_key_values"
+OLD_CACHE = "past_key_values"
 _INPUTS = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
-CACHE = "cache" if "cache" in _INPUTS else _OLD_CACHE
+CACHE = "cache" if "cache" in _INPUTS else OLD_CACHE
 # The method with which `generate` makes its stopping criteria.
 STOPPING_CRITERIA = "_get_stopping_criteria"
 # The attribute of a cache that makes `generate` stop at once. Without it, it runs a pass too many on Apple's GPUs.
 STOPS_AT_ONCE = "_is_user_defined"
-
-
-def rename_cache(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments by name with the cache as `CACHE`."""
-    return {CACHE if name == _OLD_CACHE else name: value for name, value in arguments.items()}
 
 
 def attention_implementation(config: Any) -> str:
