@@ -59,7 +59,7 @@ class LazyCache(Cache):
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Store the new keys and values of a layer, see `LayerGroup.update`."""
-        if CURRENT_ENGINE.get() is not self.engine:
+        if CURRENT_ENGINE.get() is not self.engine or layer_idx not in self.engine.group.layers:
             raise LazyLLMError("this cache belongs to a generation on another model, or under a `with` that has ended")
         return self.engine.group.update(layer_idx, key_states, value_states)
 
