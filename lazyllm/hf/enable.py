@@ -105,9 +105,7 @@ class Session:
 
     @property
     def stats(self) -> Stats:
-        """Counts of the generation that began last, all turns of it, of one sequence; an output's own are
-        `past_key_values.stats`.
-        """
+        """Counts of the generation that began last, over all its turns; an output has its own in `past_key_values`."""
         return only(self.sequences)
 
     @property

@@ -70,11 +70,8 @@ class HFEngine(Engine):
         The first argument is the previous layer's output, (1, num_queries, hidden), with all that hooks did to it.
         """
         args = args or (kwargs.pop("hidden_states", None),)
-        if (
-            layer != self.layer + 1
-            or not isinstance(args[0], Tensor)
-            or args[0].shape[:-1] != (1, self.group.num_queries)
-        ):
+        packed = (1, self.group.num_queries)
+        if layer != self.layer + 1 or not isinstance(args[0], Tensor) or args[0].shape[:-1] != packed:
             raise unsupported("the decoder layers do not pass on one hidden state a token")
         if layer == self.group.layers.stop:
             args = (self.run_stage(args[0]), *args[1:])

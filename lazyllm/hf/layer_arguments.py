@@ -63,15 +63,15 @@ class LayerArguments:
 
     def _computes_input(self, group: LayerGroup) -> bool:
         """Return whether the group computes exactly the pass's new tokens."""
-        return group.index == 0 or (
-            group.queries.counts == self._first.queries.counts and max(group.queries.counts) == 1
-        )
+        counts = group.queries.counts
+        return group.index == 0 or (counts == self._first.queries.counts and max(counts) == 1)
 
     def _arrival_of(self, group: LayerGroup) -> torch.Tensor:
         if self._arrival is None:
             return group.queries.positions
         arrival = self._arrival.view
-        return arrival[group.queries.batch_index.to(arrival.device), group.queries.positions.to(arrival.device)]
+        queries = group.queries.to(arrival.device)
+        return arrival[queries.batch_index, queries.positions]
 
     def _table(self, name: str, layer: int, value: Any) -> "_PerTokenTable":
         if (name, layer) not in self._tables:
