@@ -8,8 +8,9 @@ from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.schedule import PruningSchedule, Stage
 
 if TYPE_CHECKING:
+    from lazyllm.core.attention import LayerAttention
     from lazyllm.core.importance import most_important
-    from lazyllm.core.ranking import LayerAttention, Ranking
+    from lazyllm.core.ranking import Ranking
     from lazyllm.core.sequence import Stats
     from lazyllm.extras.prompts import Selected, select, template_tokens
     from lazyllm.extras.scoring import LogLikelihood, log_likelihoods

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,82 @@ class WindowMask:
     size: int  # largest number of positions that a query sees
 
 
+class LayerInputs(NamedTuple):
+    """What the attention of a layer is computed from, for all sequences."""
+
+    layer: int  # the decoder layer
+    module: nn.Module  # its attention module, an argument of the model's own kernel
+    query: Tensor  # (1, heads, num_queries, head_dim)
+    key: Tensor  # what `LayerGroup.update` returned, or computed from it token by token
+    value: Tensor  # likewise
+    window: WindowMask | None  # which positions the layer sees; None means all earlier ones
+    scores: Scores  # how the layer makes scores
+
+
+@dataclass(frozen=True)
+class LayerAttention:
+    """The attention of one layer over one sequence, as a ranking observes it.
+
+    In prefill, queries and keys are the layer's active tokens in order of position. In a later step the queries are
+    those of the tokens computed in it, and the keys are in order of slots, inactive ones included: use `key_positions`,
+    `active_mask` and `Ranking.by_position`.
+
+    Attributes:
+        layer: the decoder layer.
+        query: (1, heads, num_queries, head_dim), the newest token's query last.
+        key: (1, kv_heads, n_keys, head_dim).
+        value: (1, kv_heads, n_keys, value_dim).
+        scores: how the layer makes scores: scaling, soft cap, attention sinks.
+        window: which positions the layer sees; None means all earlier ones.
+        sequence: the sequence.
+        group: the layers between two stages that the layer belongs to.
+    """
+
+    layer: int
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    scores: Scores
+    window: WindowMask | None
+    sequence: Sequence
+    group: LayerGroup
+
+    @property
+    def key_positions(self) -> Tensor:
+        """Position of each key, int64 (n_keys,)."""
+        return self.group.key_positions(self.sequence.index)
+
+    @property
+    def query_positions(self) -> Tensor:
+        """Position of each query, sorted, int64 (num_queries,)."""
+        return self.group.query_positions(self.sequence.index)
+
+    @property
+    def active_mask(self) -> Tensor | None:
+        """Which keys are active in this step, bool (n_keys,); None means all."""
+        return self.group.active_keys(self.sequence.index)
+
+    def probabilities(self, query: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
+        """Return the attention probability of a few queries on each key.
+
+        Args:
+            query: (1, heads, queries, head_dim); by default the newest token's.
+            positions: their positions, int64 (queries,).
+
+        Returns:
+            (1, kv_heads, heads per kv_head, queries, n_keys), 0 for keys that a query does not see, in float32, or
+            float64 for a float64 model. Under attention sinks those of a query sum to less than 1.
+        """
+        query = self.query[:, :, -1:] if query is None else query
+        mask = self.active_mask
+        if positions is not None or self.window is not None:
+            keys = self.key_positions
+            positions = keys.new_tensor([self.sequence.num_tokens - 1]) if positions is None else positions
+            visible = (causal if self.window is None else self.window.visible)(0, 0, positions[:, None], keys)
+            mask = visible if mask is None else visible & mask
+        return probabilities(query, self.key, mask, self.scores, probability_dtype(query.dtype))
+
+
 class GroupAttention:
     """Attention in the layers of a group during one step: of each query, over its own sequence's active keys.
 
@@ -61,10 +137,9 @@ class GroupAttention:
         # By device: the query of each padded position, and the inverse, int64.
         self._padding: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
-    def attend(
-        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, window: WindowMask | None, scores: Scores
-    ) -> Tensor:
-        """Return the attention of a layer, (1, num_queries, heads, value_dim); arguments as in `Engine.attend`."""
+    def attend(self, inputs: LayerInputs) -> Tensor:
+        """Return the attention of a layer, (1, num_queries, heads, value_dim)."""
+        _, module, query, key, value, window, scores = inputs
         is_plain = scores.sinks is None and (scores.softcap is None or not self._kernel.is_sdpa)  # as the kernel does
         # In a batch a mask may be copied for each head.
         is_batch = self._batch_size > 1
@@ -78,23 +153,16 @@ class GroupAttention:
                 output = attend_masked(padded, key, value, mask, scores).transpose(1, 2).contiguous()
             return self._unpadded(output) if is_batch else output
         outputs = []
-        for sequence, own_query, own_key, own_value, own_window in self.by_sequence(query, key, value, window):
-            if self._group.is_prefill and own_window is None and is_plain:
-                outputs.append(self._fused(module, own_query, own_key, own_value, scores))
-                continue
-            group, index = self._group, sequence.index
-            positions, is_active = (group.query_positions(index), group.key_positions(index)), group.active_keys(index)
-            outputs.append(attend_in_blocks(own_query, own_key, own_value, positions, is_active, own_window, scores))
+        for each in self.by_sequence(inputs):
+            if self._group.is_prefill and each.window is None and is_plain:
+                outputs.append(self._fused(module, each.query, each.key, each.value, scores))
+            else:
+                outputs.append(attend_in_blocks(each))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
-    def by_sequence(
-        self, query: Tensor, key: Tensor, value: Tensor, window: WindowMask | None
-    ) -> Iterator[tuple[Sequence, Tensor, Tensor, Tensor, WindowMask | None]]:
-        """Yield each sequence with new tokens, its queries, keys and values, (1, heads, n, head_dim), and its window.
-
-        A window that holds the whole sequence is None.
-        """
-        start = 0
+    def by_sequence(self, inputs: LayerInputs) -> Iterator[LayerAttention]:
+        """Yield the attention of each sequence with new tokens; a window that holds the whole sequence is None."""
+        start, window = 0, inputs.window
         for sequence in self._sequences:
             index = sequence.index
             queries = slice(start, start + self._group.queries.counts[index])
@@ -102,8 +170,9 @@ class GroupAttention:
             own, keys = slice(index, index + 1), slice(self._group.num_cached[index] - self._group.first_key)
             if self._group.is_prefill:
                 own, keys = slice(None), queries
+            parts = inputs.query[:, :, queries], inputs.key[own, :, keys], inputs.value[own, :, keys]
             own_window = None if window is None or sequence.num_tokens <= window.size else window
-            yield sequence, query[:, :, queries], key[own, :, keys], value[own, :, keys], own_window
+            yield LayerAttention(inputs.layer, *parts, inputs.scores, own_window, sequence, self._group)
 
     def _fused(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
         """Return the model's own attention, causal by index, (batch, queries, heads, value_dim)."""
@@ -170,29 +239,14 @@ def additive_mask(visible: Tensor, dtype: torch.dtype, heads: int, kv_heads: int
     return mask.masked_fill_(visible[:, None], 0)
 
 
-def attend_in_blocks(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    positions: tuple[Tensor, Tensor],
-    active_mask: Tensor | None,
-    window: WindowMask | None,
-    scores: Scores,
-) -> Tensor:
+def attend_in_blocks(attention: LayerAttention) -> Tensor:
     """Run `attend_masked` on blocks of one sequence's queries, so that no mask has all queries and all keys.
 
-    Args:
-        query: (1, heads, queries, head_dim).
-        key: (1, kv_heads, n, head_dim).
-        value: (1, kv_heads, n, value_dim).
-        positions: of the queries, int64 (queries,), sorted, and of the keys, int64 (n,), sorted in prefill.
-        active_mask: which keys are active, bool (n,); None means all.
-        window: which positions the layer sees; None means all earlier ones.
-        scores: how the layer makes scores.
-
-    Returns:
-        (1, queries, heads, value_dim), contiguous.
+    Returns (1, queries, heads, value_dim), contiguous.
     """
+    query, key, value, window = attention.query, attention.key, attention.value, attention.window
+    query_positions, key_positions = attention.query_positions, attention.key_positions
+    active_mask, scores = attention.active_mask, attention.scores
     heads, num_queries = query.shape[1:3]
     is_prefill = num_queries == key.shape[2]
     output = query.new_empty(1, num_queries, heads, value.shape[-1])
@@ -204,7 +258,7 @@ def attend_in_blocks(
         block = slice(start, min(start + size, num_queries))
         # In prefill a block sees no key after it, and none before the window of its first token.
         keys = slice(max(0, start - reach), block.stop) if is_prefill else slice(None)
-        sees = visible(0, 0, positions[0][block, None], positions[1][None, keys])
+        sees = visible(0, 0, query_positions[block, None], key_positions[None, keys])
         if active_mask is not None:
             sees = sees & active_mask
         mask = additive_mask(sees[None], query.dtype, heads, key.shape[1])

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from lazyllm.core.attention import GroupAttention, Kernel, WindowMask
+from lazyllm.core.attention import GroupAttention, Kernel, LayerInputs, WindowMask
 from lazyllm.core.errors import LazyLLMError, unsupported
-from lazyllm.core.importance import Scores
 from lazyllm.core.kv_cache import GrowingTensor, LayerGroup, Tokens, gather, partition, scatter
-from lazyllm.core.ranking import LayerAttention, Ranking, check_survivors
+from lazyllm.core.ranking import Ranking, check_survivors
 from lazyllm.core.schedule import PruningSchedule, nearest, rankable
 from lazyllm.core.sequence import Sequence, Stats
 
@@ -185,41 +184,21 @@ class Engine:
             sequence.stats.add_step(sequence.prompt_length, self.groups, kv_bytes, self.aux_cache.nbytes // batch_size)
             sequence.end_step()
 
-    def attend(
-        self,
-        layer: int,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        window: WindowMask | None,
-        scores: Scores,
-    ) -> Tensor:
-        """Return the attention of the queries, each over its own sequence's active tokens.
-
-        Args:
-            layer: the decoder layer.
-            module: its attention module, an argument of the model's own kernel.
-            query: (1, heads, num_queries, head_dim).
-            key: what `group.update` returned, or computed from it token by token.
-            value: likewise.
-            window: which positions the layer sees; None means all earlier ones.
-            scores: how the layer makes scores.
-
-        Returns:
-            (1, num_queries, heads, value_dim).
+    def attend(self, inputs: LayerInputs) -> Tensor:
+        """Return the attention of a layer, (1, num_queries, heads, value_dim), over each sequence's active tokens.
 
         Raises:
             LazyLLMError: the layer does not attend once, over its own cached keys, or cannot rank under its window.
         """
+        layer, query, key = inputs.layer, inputs.query, inputs.key
         if (query.shape[2], key.shape[0], key.shape[2]) != self.group_attention.shape:
             raise unsupported(f"decoder layer {layer} does not attend once, over its own cached keys")
-        if window is not None or self.setup.windows[layer] is not None:
-            self._check_window(layer, window)
+        if inputs.window is not None or self.setup.windows[layer] is not None:
+            self._check_window(layer, inputs.window)
         observers = self._observers if layer in self._observed_layers else ()
         if observers or self.setup.record_importance:
-            self._observe(layer, query, key, value, window, scores, observers)
-        return self.group_attention.attend(module, query, key, value, window, scores)
+            self._observe(inputs, observers)
+        return self.group_attention.attend(inputs)
 
     def _begin_group(self, group: LayerGroup) -> None:
         """Make `group`, whose tokens of this step are set, the current one."""
@@ -238,24 +217,14 @@ class Engine:
         layers = range(self.groups[-1].layers.start)
         return {layer for layer in layers if self.rankings[0].wants(layer)}
 
-    def _observe(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        window: WindowMask | None,
-        scores: Scores,
-        observers: Iterable[Sequence],
-    ) -> None:
+    def _observe(self, inputs: LayerInputs, observers: Iterable[Sequence]) -> None:
         """Show a layer's attention to the observers' rankings, and record its importance if the session does."""
         # Rankings are exact even under autocast.
-        device = query.device.type
+        device = inputs.query.device.type
         with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
-            for sequence, *own, own_window in self.group_attention.by_sequence(query, key, value, window):
+            for attention in self.group_attention.by_sequence(inputs):
+                sequence = attention.sequence
                 ranking = self.rankings[sequence.index]
-                visible = None if own_window is None else own_window.visible
-                attention = LayerAttention(layer, *own, scores, sequence, self.group, visible)
                 if sequence.is_prefill and self.setup.record_importance:
                     importance = attention.probabilities().mean(dim=(1, 2, 3))[0]
                     sequence.stats.importance.append(ranking.over_processes(importance))

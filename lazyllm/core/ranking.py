@@ -2,82 +2,17 @@
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, all_reduce
 
-from lazyllm.core.attention import MaskFunction, causal
+from lazyllm.core.attention import LayerAttention
 from lazyllm.core.errors import LazyLLMError
-from lazyllm.core.importance import Scores, most_important, probabilities, probability_dtype
+from lazyllm.core.importance import most_important
 from lazyllm.core.kv_cache import LayerGroup
 from lazyllm.core.sequence import Sequence
-
-
-@dataclass(frozen=True)
-class LayerAttention:
-    """The attention of one layer over one sequence, as a ranking observes it.
-
-    In prefill, queries and keys are the layer's active tokens in order of position. In a later step the queries are
-    those of the tokens computed in it, and the keys are in order of slots, inactive ones included: use `key_positions`,
-    `active_mask` and `Ranking.by_position`.
-
-    Attributes:
-        layer: the decoder layer.
-        query: (1, heads, num_queries, head_dim), the newest token's query last.
-        key: (1, kv_heads, n_keys, head_dim).
-        value: (1, kv_heads, n_keys, value_dim).
-        scores: how the layer makes scores: scaling, soft cap, attention sinks.
-        sequence: the sequence.
-        group: the layers between two stages that the layer belongs to.
-        window: which keys a query sees, if not all earlier positions; else None.
-    """
-
-    layer: int
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    scores: Scores
-    sequence: Sequence
-    group: LayerGroup
-    window: MaskFunction | None
-
-    @property
-    def key_positions(self) -> Tensor:
-        """Position of each key, int64 (n_keys,)."""
-        return self.group.key_positions(self.sequence.index)
-
-    @property
-    def query_positions(self) -> Tensor:
-        """Position of each query, sorted, int64 (num_queries,)."""
-        return self.group.query_positions(self.sequence.index)
-
-    @property
-    def active_mask(self) -> Tensor | None:
-        """Which keys are active in this step, bool (n_keys,); None means all."""
-        return self.group.active_keys(self.sequence.index)
-
-    def probabilities(self, query: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
-        """Return the attention probability of a few queries on each key.
-
-        Args:
-            query: (1, heads, queries, head_dim); by default the newest token's.
-            positions: their positions, int64 (queries,).
-
-        Returns:
-            (1, kv_heads, heads per kv_head, queries, n_keys), 0 for keys that a query does not see, in float32, or
-            float64 for a float64 model. Under attention sinks those of a query sum to less than 1.
-        """
-        query = self.query[:, :, -1:] if query is None else query
-        mask = self.active_mask
-        if positions is not None or self.window is not None:
-            keys = self.key_positions
-            positions = keys.new_tensor([self.sequence.num_tokens - 1]) if positions is None else positions
-            visible = (self.window or causal)(0, 0, positions[:, None], keys)
-            mask = visible if mask is None else visible & mask
-        return probabilities(query, self.key, mask, self.scores, probability_dtype(query.dtype))
 
 
 class Ranking(ABC):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lazyllm.core.attention import WindowMask
+from lazyllm.core.attention import LayerInputs, WindowMask
 from lazyllm.core.engine import Engine, Setup
 from lazyllm.core.errors import LazyLLMError, unsupported
 from lazyllm.core.importance import Scores
@@ -152,7 +152,7 @@ class HFEngine(Engine):
         # PyTorch's attention leaves out caps, in versions of transformers that let it.
         softcap = None if self.setup.kernel.name == "sdpa" else softcap
         scores = Scores(query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, s_aux)
-        return self.attend(self.layer, module, query, key, value, attention_mask, scores)
+        return self.attend(LayerInputs(self.layer, module, query, key, value, attention_mask, scores))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "HFEngine":
         """Copy a generation, to continue independently; share what all generations of a session share."""

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from lazyllm.core.attention import LayerAttention
 from lazyllm.core.errors import LazyLLMError
-from lazyllm.core.ranking import LayerAttention, Ranking
+from lazyllm.core.ranking import Ranking
 
 _ABOVE_ALL = float(1 << 40)  # larger than any importance, and exact when multiplied by a position
 

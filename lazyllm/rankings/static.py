@@ -1,6 +1,7 @@
 """Rankings that choose once, in prefill: the paper's static token pruning, and others built on it."""
 
-from lazyllm.core.ranking import LayerAttention, Ranking
+from lazyllm.core.attention import LayerAttention
+from lazyllm.core.ranking import Ranking
 
 
 class FrozenRanking(Ranking, checked=False, parallel=True):
