@@ -88,9 +88,10 @@ class BatchPacker:
         if mask is not None:
             shown = mask.bool().cpu()
             earlier, is_new = shown[:, : self.num_columns], shown[:, self.num_columns :] & is_live
-            if (self.computed & ~earlier & is_live).any():
-                raise LazyLLMError("the attention mask hides tokens that an earlier pass has computed: show them")
-            if (earlier & ~self.computed & is_live).any():
+            differs = (earlier != self.computed) & is_live
+            if differs.any():
+                if (differs & self.computed).any():
+                    raise LazyLLMError("the attention mask hides tokens that an earlier pass has computed: show them")
                 wrong = "the attention mask, or the lack of one, shows tokens that it hid in an earlier pass"
                 raise LazyLLMError(f"{wrong}, or that came after a sequence had ended: hide them")
             if not skips_hidden and (~shown & (shown.cumsum(dim=1) > 0) & is_live).any():
