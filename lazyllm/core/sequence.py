@@ -29,7 +29,7 @@ class Stats:
     def __init__(self, groups: list[LayerGroup], index: int) -> None:
         # Not the groups: a reference to them would keep all keys and values alive.
         self._slots, self._index = [group.slots for group in groups[1:]], index
-        self._sizes = torch.tensor([len(group.layers) for group in groups])
+        self._sizes = [len(group.layers) for group in groups]
         self._stages = [group.stage for group in groups[:-1]]
         self._num_queries: list[list[int]] = []  # by step and group, as the next
         self._num_active: list[list[int]] = []
@@ -72,7 +72,7 @@ class Stats:
 
         They are allocated for the tokens computed in a layer, with spare room for later ones.
         """
-        return torch.tensor(self._kv_bytes, dtype=torch.int64).reshape(-1, int(self._sizes.sum()))
+        return torch.tensor(self._kv_bytes, dtype=torch.int64).reshape(-1, sum(self._sizes))
 
     @property
     def aux_bytes(self) -> Tensor:
@@ -90,7 +90,7 @@ class Stats:
             raise LazyLLMError("no step of this generation was finished, so nothing is known of its prompt")
         cached = [slots.data[self._index, : self.prompt_length] >= 0 for slots in self._slots]
         fractions = [1.0, *(int(mask.sum()) / self.prompt_length for mask in cached)]
-        by_layer = [part for part, size in zip(fractions, self._sizes.tolist(), strict=True) for _ in range(size)]
+        by_layer = [part for part, size in zip(fractions, self._sizes, strict=True) for _ in range(size)]
         return sum(by_layer) / len(by_layer)
 
     def __repr__(self) -> str:
@@ -105,7 +105,7 @@ class Stats:
     def _by_layer(self, by_group: list[list[int]]) -> Tensor:
         """Return counts of each group at each step as a table, int64 (steps, layers)."""
         table = torch.tensor(by_group, dtype=torch.int64).reshape(-1, len(self._sizes))
-        return table.repeat_interleave(self._sizes, dim=1)
+        return table.repeat_interleave(torch.tensor(self._sizes), dim=1)
 
 
 def only(sequences: list[Stats]) -> Stats:
