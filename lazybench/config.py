@@ -113,7 +113,7 @@ class DataConfig(_Checked, section="data."):
         tokens: for `sample`: length of a record's context in tokens. For RULER: which of its records.
         load: for `hf_datasets`: arguments of `datasets.load_dataset` for all datasets; those of a dataset replace them.
         label: what tables call these records; None means `name`, which rows always have. For `sample` it is fixed.
-        datasets: facts of datasets beyond LongBench's, by name; `like` names one of LongBench's that it is
+        datasets: configs of datasets beyond LongBench's, by name; `like` names one of LongBench's that it is
             like.
     """
 

@@ -26,12 +26,12 @@ NOT_HASHED = (
     | {"generation_config"}  # its file is among the weights
     # Where the model lies decides nothing: `weights` says what is there, and `dtype` what it became.
     | {"model.name", "model.path", "model.device", "model.tokenizer", "model.outline"}
-    # `records`, the digest of their content, and the facts of their datasets enter the hash instead.
+    # `records`, the digest of their content, and the configs of their datasets enter the hash instead.
     | {"data.name", "data.source", "data.root", "data.label", "data.datasets", "data.has"}
     | {"data.limit", "data.half", "data.seed", "data.tokens", "data.load"}
-    | {"facts.groups"}
+    | {"dataset.groups"}
 )
-# Values that must be equal to compare two runs, besides code and facts, in the order of headings.
+# Values that must be equal to compare two runs, besides code and dataset configs, in the order of headings.
 MATCHED = (
     *("results_version", "weights_format", "dtype", "attention"),
     *("model.limit", "model.chat", "model.template", "model.remove", "model.shape"),
@@ -59,32 +59,32 @@ def digest(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def run_hash(settings: Mapping[str, Any], environment: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+def run_hash(settings: Mapping[str, Any], environment: Mapping[str, Any], dataset_configs: Mapping[str, Any]) -> str:
     """Return the hash that names a run's folder; the arguments are those of `hashed`."""
-    return digest(hashed(settings, environment, facts))
+    return digest(hashed(settings, environment, dataset_configs))
 
 
 def hashed(
-    settings: Mapping[str, Any], environment: Mapping[str, Any], facts: Mapping[str, Any] | None = None
+    settings: Mapping[str, Any], environment: Mapping[str, Any], dataset_configs: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return everything that enters the hash, by name, without settings at their neutral values.
 
     Args:
         settings: the settings as `config.yaml` has them, or some of them.
         environment: what `environment.json` has.
-        facts: the `DatasetFacts` of each dataset that is run.
+        dataset_configs: the `DatasetConfig` of each dataset that is run.
     """
     neutral, values = neutral_values(), _flatten(settings, environment)
     if "method" in settings:
         values["method"] = method_identity(settings["method"])
     # A module may be moved, so its digest counts without its name.
     values["code"] = sorted((settings.get("code") or {}).values()) or None
-    values |= _facts_identities(facts)
+    values |= _dataset_identities(dataset_configs)
     return {key: value for key, value in values.items() if key not in NOT_HASHED and value != neutral.get(key)}
 
 
 def comparable(
-    settings: Mapping[str, Any], environment: Mapping[str, Any], facts: Mapping[str, Any] | None = None
+    settings: Mapping[str, Any], environment: Mapping[str, Any], dataset_configs: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return the values that must be equal to compare two runs, where both runs have them.
 
@@ -93,7 +93,7 @@ def comparable(
     neutral, values = neutral_values(), _flatten(settings, environment)
     matched = {key: values.get(key, neutral.get(key)) for key in MATCHED}
     code = {f"code.{module}": digest for module, digest in (settings.get("code") or {}).items()}
-    return matched | code | _facts_identities(facts)
+    return matched | code | _dataset_identities(dataset_configs)
 
 
 def shown(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,16 +163,16 @@ def code_digests(method: object, settings: Mapping[str, Any], metrics: Iterable[
     return {module.__name__: _code_digest(module) for module in sorted(modules, key=lambda module: module.__name__)}
 
 
-def _facts_identities(facts: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
-    """Return by dataset the facts that decide results, without neutral ones."""
+def _dataset_identities(dataset_configs: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """Return by dataset the settings of its config that decide results, without neutral ones."""
     identities = {}
-    for name, dataset in (facts or {}).items():
-        neutral = _neutral(type(dataset), "facts")
+    for name, dataset in (dataset_configs or {}).items():
+        neutral = _neutral(type(dataset), "dataset")
         values = {field.name: getattr(dataset, field.name) for field in fields(dataset)}
-        identities[f"facts.{name}"] = {
+        identities[f"dataset.{name}"] = {
             key: value
             for key, value in values.items()
-            if f"facts.{key}" not in NOT_HASHED and (key not in neutral or value != neutral[key])
+            if f"dataset.{key}" not in NOT_HASHED and (key not in neutral or value != neutral[key])
         }
     return identities
 

@@ -9,7 +9,7 @@ from transformers.utils import logging
 
 import lazyllm
 from lazybench.config import CONF, ModelConfig
-from lazybench.data import load_facts, sample
+from lazybench.data import load_dataset_configs, sample
 from lazybench.model.decoding import Decoder, Question, question_of, to_text
 from lazybench.model.loading import load_model, load_tokenizer
 from lazybench.model.prompts import PromptBuilder
@@ -24,7 +24,7 @@ config = ModelConfig(**yaml.safe_load((CONF / "model/smollm2_135m.yaml").read_te
 model, tokenizer = load_model(config), load_tokenizer(config)
 (record,) = sample.load("multi_news", 1, seed=1, tokens=2000, count_tokens=lambda text: len(tokenizer.encode(text)))
 record = replace(record, dataset="multifieldqa_en", input=QUESTION)  # multi_news asks for summaries
-prompt = PromptBuilder(tokenizer, config, load_facts()[record.dataset]).build(record)
+prompt = PromptBuilder(tokenizer, config, load_dataset_configs()[record.dataset]).build(record)
 print(f"A generated text of {prompt.ids.shape[1]} tokens says: {record.answers[0].partition('. ')[0]}.")
 print(f"The model is asked: {QUESTION}\n")
 

@@ -52,7 +52,7 @@ def _score_difference(records: pd.DataFrame) -> pd.Series:
 
 
 def scores_in(group: str, records: pd.DataFrame) -> pd.Series:
-    """Return the scores of the records in a group of `DatasetFacts.groups`, missing for the others."""
+    """Return the scores of the records in a group of `DatasetConfig.groups`, missing for the others."""
     if group in LENGTHS:
         is_in = records["length"].between(*LENGTHS[group], inclusive="left")
     else:

@@ -14,7 +14,7 @@ from lazybench.analysis import labels
 from lazybench.analysis.averages import drop_failed, prefill_variation
 from lazybench.analysis.labels import strength_order
 from lazybench.analysis.records import COLUMNS, KEY, OWN, TIME_COLUMNS, TIME_TEXTS, TRIAL, Run
-from lazybench.data.facts import CHINESE, DatasetFacts, datasets_of, task_names
+from lazybench.data.dataset_configs import CHINESE, DatasetConfig, datasets_of, task_names
 from lazybench.errors import LazyBenchError
 from lazybench.identity import class_name, comparable
 
@@ -81,16 +81,16 @@ class Block:
         return [run for row in self.rows for run in row.runs]
 
     @cached_property
-    def facts(self) -> dict[str, DatasetFacts]:
-        """The facts of its datasets, and of all of LongBench's."""
-        return {name: fact for run in self.runs for name, fact in run.facts.items()}
+    def configs(self) -> dict[str, DatasetConfig]:
+        """The configs of its datasets, and of all of LongBench's."""
+        return {name: config for run in self.runs for name, config in run.configs.items()}
 
     @cached_property
     def records(self) -> pd.DataFrame:
         """The lines of the compact form: the records of its rows, with their names."""
         names = {"model": self.model, "data": self.data, "conditions": self.conditions}
         records = pd.concat(row.records.assign(**names, method=row.method, label=row.label) for row in self.rows)
-        records["task"] = records["dataset"].map({name: fact.task or "" for name, fact in self.facts.items()})
+        records["task"] = records["dataset"].map({name: config.task or "" for name, config in self.configs.items()})
         return records[[*names, "method", "label", "digest", "task", *COLUMNS, *TIME_COLUMNS]]
 
     @cached_property
@@ -119,9 +119,9 @@ class Block:
         A dataset without a task is its own.
         """
         rows = pruned(rows) or rows
-        shared = {name for name in self.facts if 2 * sum(name in row.datasets for row in rows) >= len(rows)}
-        members = {task: datasets_of(task, self.facts) for task in task_names(self.facts)}
-        members |= {name: [name] for name, fact in self.facts.items() if fact.task is None}
+        shared = {name for name in self.configs if 2 * sum(name in row.datasets for row in rows) >= len(rows)}
+        members = {task: datasets_of(task, self.configs) for task in task_names(self.configs)}
+        members |= {name: [name] for name, config in self.configs.items() if config.task is None}
         tasks = {task: [name for name in names if name in shared] for task, names in members.items()}
         return {task: names for task, names in tasks.items() if names}
 
@@ -159,7 +159,7 @@ def pruned(rows: Sequence[Row]) -> list[Row]:
 
 def conditions(run: Run) -> dict[str, str]:
     """Return what must be equal in runs that compare, by name, as text: of those that both have."""
-    values = comparable(run.settings, run.environment, {name: run.facts[name] for name in run.datasets})
+    values = comparable(run.settings, run.environment, {name: run.configs[name] for name in run.datasets})
     values["generation_config"] = run.environment.get("generation_config")
     values[f"records of {run.settings['task']}"] = run.settings.get("records")
     values[f"class of {run.method}"] = class_name(run.settings["method"])

@@ -20,8 +20,8 @@ _LINE = ["task", "title", "method", "line", "name"]
 
 def groups_of(block: Block) -> list[Measure]:
     """Return the measures of the scores of a block's groups of records."""
-    names = [name for name in block.facts if any(name in row.datasets for row in block.rows)]
-    return [group_measure(group) for group in dict.fromkeys(g for name in names for g in block.facts[name].groups)]
+    names = [name for name in block.configs if any(name in row.datasets for row in block.rows)]
+    return [group_measure(group) for group in dict.fromkeys(g for name in names for g in block.configs[name].groups)]
 
 
 def numbers(block: Block, rows: Sequence[Row] | None = None) -> pd.DataFrame:

@@ -17,7 +17,7 @@ import pandas as pd
 import yaml
 
 from lazybench.analysis.trace_means import trace_means
-from lazybench.data.facts import DatasetFacts, datasets_of, english, load_facts
+from lazybench.data.dataset_configs import DatasetConfig, datasets_of, english, load_dataset_configs
 from lazybench.errors import LazyBenchError, first_line, one_line
 from lazybench.store.journal import PREDICTIONS, TIMES, TRACES, journals, read_rows
 from lazybench.store.run_folder import CONFIG, ENVIRONMENT
@@ -68,15 +68,15 @@ class Run:
         return f"{self.model}/{self.data}/{self.method}/{self.digest}"
 
     @cached_property
-    def facts(self) -> dict[str, DatasetFacts]:
-        """Facts by dataset, those of the user's datasets included."""
-        return load_facts(self.settings["data"].get("datasets"))
+    def configs(self) -> dict[str, DatasetConfig]:
+        """Configs by dataset, those of the user's datasets included."""
+        return load_dataset_configs(self.settings["data"].get("datasets"))
 
     @cached_property
     def datasets(self) -> list[str]:
         """The datasets that it covers once it is finished."""
         has = self.settings["data"].get("has")
-        return datasets_of(self.settings["task"], self.facts, english() if has is None else list(has))
+        return datasets_of(self.settings["task"], self.configs, english() if has is None else list(has))
 
 
 def answers_table(lines: Iterable[Mapping[str, Any]]) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from typing import NoReturn
 import yaml
 
 from lazybench.config import SOURCES
-from lazybench.data import DatasetFacts, load_facts
+from lazybench.data import DatasetConfig, load_dataset_configs
 from lazybench.errors import LazyBenchError, first_line
 
 BOTH_FORMS = "A flag with a value can also be written without dashes: --runs FOLDER is runs=FOLDER."
@@ -49,21 +49,21 @@ def add_config_dir(parser: ArgumentParser, purpose: str) -> None:
     parser.add_argument("--config-dir", "-cd", metavar="FOLDER", type=Path, action="append", default=[], help=text)
 
 
-def own_datasets(folder: Path) -> Iterator[tuple[str, dict[str, DatasetFacts]]]:
-    """Yield the data configs of a folder that name datasets of their own, each with the facts of its datasets.
+def own_datasets(folder: Path) -> Iterator[tuple[str, dict[str, DatasetConfig]]]:
+    """Yield the data configs of a folder that name datasets of their own, each with the configs of its datasets.
 
     LongBench's datasets are among them, unless the records come from a function.
     """
     for path in sorted((folder / "data").rglob("*.yaml")):
         try:
             config = yaml.safe_load(path.read_text("utf-8")) or {}
-            facts = load_facts(datasets := config.get("datasets") or {})
+            configs = load_dataset_configs(datasets := config.get("datasets") or {})
         except (yaml.YAMLError, LazyBenchError) as error:
             raise LazyBenchError(f"{path}: {first_line(error)}") from error
         if config.get("source", "longbench") not in SOURCES:
-            facts = {name: facts[name] for name in datasets}
+            configs = {name: configs[name] for name in datasets}
         if datasets:
-            yield config_name(path, folder / "data"), facts
+            yield config_name(path, folder / "data"), configs
 
 
 def config_name(path: Path, group: Path) -> str:

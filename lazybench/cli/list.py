@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lazybench.cli.arguments import GROUPS, add_config_dir, config_name, own_datasets, read
 from lazybench.config import CONF
-from lazybench.data.facts import ALL, DatasetFacts, datasets_of, load_facts, tasks
+from lazybench.data.dataset_configs import ALL, DatasetConfig, datasets_of, load_dataset_configs, tasks
 
 
 def main(argv: Sequence[str]) -> int:
@@ -27,22 +27,22 @@ def main(argv: Sequence[str]) -> int:
                 name = config_name(path, folder / group)
                 hidden = ", hidden by LazyBench's own" if (CONF / group / f"{name}.yaml").is_file() else ""
                 _show(name, _description(path), f"{folder}{hidden}")
-    longbench = load_facts()
+    longbench = load_dataset_configs()
     sources = [("", longbench, [*longbench])]
     for folder in (CONF, *folders):
-        for config, facts in own_datasets(folder):
+        for config, configs in own_datasets(folder):
             source = f"data={config}" if folder is CONF else f"data={config}, {folder}"
-            sources.append((source, facts, [name for name in facts if name not in longbench]))
+            sources.append((source, configs, [name for name in configs if name not in longbench]))
     if flags.what:
-        for source, facts, names in sources:
+        for source, configs, names in sources:
             for name in names:
-                _show(name, _summary(facts[name]), source)
+                _show(name, _summary(configs[name]), source)
         return 0
     print("task:")
     _show(ALL, "all 16 English datasets; of other data all that it has")
-    for source, facts, names in sources:
-        for task in filter(None, dict.fromkeys(facts[name].task for name in names)):
-            _show(task, ", ".join(datasets_of(task, facts)), source)
+    for source, configs, names in sources:
+        for task in filter(None, dict.fromkeys(configs[name].task for name in names)):
+            _show(task, ", ".join(datasets_of(task, configs)), source)
     print("datasets: lazybench list datasets")
     return 0
 
@@ -52,7 +52,7 @@ def _show(name: str, description: str, source: str = "") -> None:
     print(f"  {name:<25} {description}{f'  [{source}]' if source else ''}".rstrip())
 
 
-def _summary(dataset: DatasetFacts) -> str:
+def _summary(dataset: DatasetConfig) -> str:
     records = "" if dataset.records is None else f"{dataset.records} records, "
     task = "" if dataset.task in (None, *tasks()) else f", task {dataset.task}"
     return f"{records}{dataset.metric}, at most {dataset.max_new_tokens} new tokens{task}"

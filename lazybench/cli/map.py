@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from lazybench.analysis.labels import setting_of, title_of
 from lazybench.config import MapConfig
-from lazybench.data import DatasetFacts, Record, choose, data_label, load_facts
+from lazybench.data import DatasetConfig, Record, choose, data_label, load_dataset_configs
 from lazybench.errors import LazyBenchError, RecordFailure, prefix_errors
 from lazybench.methods import Method
 from lazybench.methods.base import Output, answer
@@ -35,21 +35,22 @@ def main(jobs: Sequence[MapConfig]) -> Path:
     config, resources, path = jobs[0], Resources(), Path(jobs[0].output)
     methods = _check(jobs, resources)
     if config.text is None:
-        facts, record = _choose_record(config, resources)
+        dataset, record = _choose_record(config, resources)
         source = {"Data": data_label(config.data), "Record": f"{record.dataset} {record.id}"}
     else:
         text, name = Path(config.text).read_text("utf-8"), Path(config.text).name
         # The text is the prompt inside any chat wrapper.
-        facts = DatasetFacts("text", "{context}", _NEW_TOKENS, metric="qa_f1", truncate=False)
+        dataset = DatasetConfig("text", "{context}", _NEW_TOKENS, metric="qa_f1", truncate=False)
         record = Record(name, "text", "", text, (), None, len(text.split()))
         source = {"Text": record.id}
-    facts = replace(facts, max_new_tokens=config.new_tokens or facts.max_new_tokens)
-    prompt = build_all(resources.tokenizer(config.model), config.model, {record.dataset: facts}, [record])[record.key]
+    dataset = replace(dataset, max_new_tokens=config.new_tokens or dataset.max_new_tokens)
+    tokenizer = resources.tokenizer(config.model)
+    prompt = build_all(tokenizer, config.model, {record.dataset: dataset}, [record])[record.key]
     machine = environment.describe(config.model)
     model_title = title_of(config.model.name, "model")
     details = {"Model": f"{model_title} ({machine['weights_format']}, {machine['dtype']})", **source}
     print(", ".join(f"{name.lower()} {text}" for name, text in details.items()))
-    model, tokenizer = load_model(config.model), prompt.builder.tokenizer
+    model = load_model(config.model)
     unmodified = _generate(Baseline("baseline"), prompt, model).tokens
     details["Unmodified"] = shorten(tokenizer.decode(unmodified, skip_special_tokens=True), 200)
     maps = [_map_tokens(method, prompt, model) for method in methods]
@@ -84,10 +85,10 @@ def _check(jobs: Sequence[MapConfig], resources: Resources) -> list[Method]:
     return methods
 
 
-def _choose_record(config: MapConfig, resources: Resources) -> tuple[DatasetFacts, Record]:
-    """Return the record whose number or id is `config.record`, and the facts of its dataset."""
-    facts = load_facts(config.data.datasets)
-    datasets = choose(config.task, config.data, facts).datasets
+def _choose_record(config: MapConfig, resources: Resources) -> tuple[DatasetConfig, Record]:
+    """Return the record whose number or id is `config.record`, and the config of its dataset."""
+    configs = load_dataset_configs(config.data.datasets)
+    datasets = choose(config.task, config.data, configs).datasets
     by_dataset = resources.records_by_dataset(datasets, config.data, config.model)
     records = [record for dataset in by_dataset.values() for record in dataset]
     name = config.record or "0"
@@ -98,7 +99,7 @@ def _choose_record(config: MapConfig, resources: Resources) -> tuple[DatasetFact
             f"record={name}: task={config.task} has {len(records)} records here: give a number from 0 to "
             f"{len(records) - 1}, or the _id of one"
         )
-    return facts[by_name[name].dataset], by_name[name]
+    return configs[by_name[name].dataset], by_name[name]
 
 
 def _map_tokens(method: Method, prompt: Prompt, model: PreTrainedModel) -> TokenMap:

@@ -11,7 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 
 from lazybench.cli.settings import own_folders
 from lazybench.config import MatchConfig
-from lazybench.data import choose, data_label, load_facts
+from lazybench.data import choose, data_label, load_dataset_configs
 from lazybench.errors import LazyBenchError
 from lazybench.identity import code_digests, hashed
 from lazybench.matching.match import Matcher, split_halves
@@ -33,14 +33,14 @@ def main(config: MatchConfig) -> Path:
     Raises:
         LazyBenchError: the settings, the data, the model or the folder cannot work, or no speedup is within reach.
     """
-    resources, facts, folder = Resources(), load_facts(config.data.datasets), Path(config.output)
+    resources, dataset_configs, folder = Resources(), load_dataset_configs(config.data.datasets), Path(config.output)
     method = check(config, resources)
-    choice = choose(config.task, config.data, facts)
+    choice = choose(config.task, config.data, dataset_configs)
     halves = split_halves([*resources.records_by_dataset(choice.datasets, config.data, config.model).values()])
     if config.tune and not all(halves.values()):
         raise LazyBenchError("a half of the records is empty: raise data.limit, or take a task with more of them")
     records = [record for half in halves.values() for record in half[: config.records]]
-    prompts = build_all(resources.tokenizer(config.model), config.model, facts, records)
+    prompts = build_all(resources.tokenizer(config.model), config.model, dataset_configs, records)
     machine = environment.describe(config.model)
     # Configs of one method differ in their names.
     name = str(HydraConfig.get().runtime.choices["method"]).replace("/", "_")

@@ -14,15 +14,15 @@ from lazybench.analysis.averages import scores_in
 from lazybench.analysis.console import frame_table
 from lazybench.cli.arguments import add_config_dir, own_datasets, read
 from lazybench.config import CONF
-from lazybench.data.facts import DatasetFacts, load_facts
+from lazybench.data.dataset_configs import DatasetConfig, load_dataset_configs
 from lazybench.data.longbench_e import LENGTHS
 from lazybench.data.record import parse, wrong_fields
 from lazybench.errors import LazyBenchError, prefix_errors, suggest
 from lazybench.run import scoring
 from lazybench.store.writing import replace
 
-# By dataset, its facts and the data config that defines it; an empty name for LongBench and configs that extend it.
-Known = Mapping[str, tuple[str, DatasetFacts]]
+# By dataset, its config and the data config that defines it; an empty name for LongBench and configs that extend it.
+Known = Mapping[str, tuple[str, DatasetConfig]]
 
 # Of a scored line, before the scores by other metrics.
 _COLUMNS = ("path", "dataset", "_id", "score", "length", "groups")
@@ -56,14 +56,14 @@ def main(argv: Sequence[str]) -> int:
 
 def _known(folders: Sequence[Path]) -> Known:
     """Return LongBench's datasets and those of the data configs in some folders."""
-    longbench = load_facts()
-    known = {name: ("", facts) for name, facts in longbench.items()}
+    longbench = load_dataset_configs()
+    known = {name: ("", config) for name, config in longbench.items()}
     for folder in folders:
         for data, datasets in own_datasets(folder):
             extends = longbench.keys() <= datasets.keys()
-            for name, facts in datasets.items():
-                _, first = known.setdefault(name, ("" if extends else data, facts))
-                if first != facts:
+            for name, config in datasets.items():
+                _, first = known.setdefault(name, ("" if extends else data, config))
+                if first != config:
                     raise LazyBenchError(f"data={data} and another data config differ in {name!r}: rename it in one")
     return known
 
@@ -95,24 +95,24 @@ def _score(line: Mapping[str, Any], where: str, default: str, known: Known) -> d
     scores = {"dataset": dataset, "_id": str(line.get("_id", "")), "score": None, "length": None, "groups": ""}
     if line.get("error"):
         return scores
-    facts, references = known[dataset][1], (line.get("answers"), line.get("all_classes"))
+    config, references = known[dataset][1], (line.get("answers"), line.get("all_classes"))
     predictions = [repeat.get("prediction", repeat.get("pred")) for repeat in line.get("repeats") or [line]]
     for prediction in predictions:
         if not isinstance(prediction, str):
             value = json.dumps(prediction, default=str)
             raise LazyBenchError(f"{where}: 'prediction' (or 'pred') must be a string, not {value:.60}")
-    by_length = not LENGTHS.keys().isdisjoint(facts.groups)
-    fields = ["answers", "all_classes", *["length"] * by_length, *["groups"] * bool(facts.groups)]
+    by_length = not LENGTHS.keys().isdisjoint(config.groups)
+    fields = ["answers", "all_classes", *["length"] * by_length, *["groups"] * bool(config.groups)]
     if wrong := wrong_fields(line, fields):
         raise LazyBenchError(f"{where}: {wrong}")
     with prefix_errors(where, LazyBenchError):
         by_seed = [
-            {"score": scoring.score(facts, text, *references), **scoring.variants(facts, text, *references)}
+            {"score": scoring.score(config, text, *references), **scoring.variants(config, text, *references)}
             for text in predictions
         ]
     means = {metric: fmean(seed[metric] for seed in by_seed) for metric in by_seed[0]}
     groups = {"length": line.get("length"), "groups": line.get("groups") or ""}
-    return scores | means | (groups if facts.groups else {})
+    return scores | means | (groups if config.groups else {})
 
 
 def _refuse_mixed(answered: pd.DataFrame) -> None:
@@ -127,13 +127,13 @@ def _refuse_mixed(answered: pd.DataFrame) -> None:
 def _tables(answered: pd.DataFrame, known: Known) -> str:
     """Format mean scores, from 0 to 100, by dataset and by task, in the order of LongBench's table."""
     names = {*answered["dataset"]}
-    groups = [group for name, (_, facts) in known.items() if name in names for group in facts.groups]
+    groups = [group for name, (_, config) in known.items() if name in names for group in config.groups]
     scores = {"score": answered["score"], **{group: scores_in(group, answered) for group in groups}}
     metrics = [*answered.columns[len(_COLUMNS) :]]
-    facts = pd.DataFrame([(name, data, facts.task) for name, (data, facts) in known.items()])
-    facts.columns = ["dataset", "data", "task"]
+    table = pd.DataFrame([(name, data, config.task) for name, (data, config) in known.items()])
+    table.columns = ["dataset", "data", "task"]
     means = 100 * answered.assign(**scores).groupby("dataset")[[*scores, *metrics]].mean()
-    datasets = facts.merge(means, on="dataset")
+    datasets = table.merge(means, on="dataset")
     datasets["records"] = datasets["dataset"].map(answered["dataset"].value_counts())
     datasets["metrics"] = [
         ", ".join(f"{metric} {score:.2f}" for metric, score in row.dropna().items())
@@ -141,7 +141,7 @@ def _tables(answered: pd.DataFrame, known: Known) -> str:
     ]
     by_task = datasets.groupby(["data", "task"], sort=False)
     tasks = by_task[[*scores]].agg(lambda means: means.mean(skipna=False))
-    tasks["datasets"] = by_task.size().astype(str) + "/" + facts.value_counts(["data", "task"]).astype(str)
+    tasks["datasets"] = by_task.size().astype(str) + "/" + table.value_counts(["data", "task"]).astype(str)
     tasks["title"] = [f"{task} [data={data}]" if data else task for data, task in tasks.index]
     columns = [(name, name, "{:.2f}") for name in scores]
     dataset_columns = [("dataset", "dataset", "{}"), ("records", "records", "{}"), *columns, ("", "metrics", "{}")]

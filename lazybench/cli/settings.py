@@ -21,7 +21,7 @@ from yaml import MarkedYAMLError
 
 from lazybench.cli.arguments import GROUPS
 from lazybench.config import CONF
-from lazybench.data import choose, load_facts
+from lazybench.data import choose, load_dataset_configs
 from lazybench.errors import LazyBenchError, causes_of, first_line, suggest
 
 # The extra that installs each of Hydra's launchers.
@@ -127,7 +127,7 @@ def read(config: DictConfig, hydra: DictConfig) -> Any:
     except Exception as error:
         raise LazyBenchError(explain(error)) from error
     if getattr(settings, "task", None) is not None:  # before torch is imported, which takes seconds
-        choose(settings.task, settings.data, load_facts(settings.data.datasets))
+        choose(settings.task, settings.data, load_dataset_configs(settings.data.datasets))
     sys.path += [folder for folder in own_folders(hydra) if folder not in sys.path]
     return settings
 
@@ -136,8 +136,8 @@ def literal_escapes(settings: Any) -> Iterator[str]:
     r"""Warn of prompts with a literal `\n`: YAML makes a line break of it in double quotes alone."""
     prompts = {"model.chat": settings.model.chat}
     datasets = settings.data.datasets if hasattr(settings, "data") else {}
-    for name, facts in datasets.items():
-        prompts[f"data.datasets.{name}.prompt"] = (facts or {}).get("prompt")
+    for name, config in datasets.items():
+        prompts[f"data.datasets.{name}.prompt"] = (config or {}).get("prompt")
     for key, prompt in prompts.items():
         if prompt and r"\n" in prompt:
             yield f"{key} holds a backslash and an n: for a line break, put it in double quotes in YAML"

@@ -49,5 +49,6 @@ def main(argv: Sequence[str]) -> int:
                 for path, own in jobs.items()
                 if not own.is_baseline
             }
-            print(f"\n{times_summary(read_rows(folder, TIMES).values(), labels, job.facts)}\nsaved in {folder}")
+            summary = times_summary(read_rows(folder, TIMES).values(), labels, job.dataset_configs)
+            print(f"\n{summary}\nsaved in {folder}")
     return 0

@@ -1,10 +1,11 @@
-"""Records, and the facts of their datasets.
+"""Records, and the configs of their datasets.
 
-`choose` finds the datasets of a task, `load_facts` how they are prompted and scored, `load_records` their records.
+`choose` finds the datasets of a task, `load_dataset_configs` how they are prompted and scored, and `load_records` their
+records.
 """
 
-from lazybench.data.facts import DatasetFacts, load_facts
+from lazybench.data.dataset_configs import DatasetConfig, load_dataset_configs
 from lazybench.data.load import choose, data_label, half_of, load_records
-from lazybench.data.record import Record, fingerprint
+from lazybench.data.record import Record
 
-__all__ = ["DatasetFacts", "Record", "choose", "data_label", "fingerprint", "half_of", "load_facts", "load_records"]
+__all__ = ["DatasetConfig", "Record", "choose", "data_label", "half_of", "load_dataset_configs", "load_records"]

@@ -25,7 +25,7 @@ def read(
         root: a JSON file to read; or the folder of the files, `data_dir` of `datasets.load_dataset`, or of a copy of
             the hub's dataset. None if `load` says it all.
         load: arguments of `datasets.load_dataset`.
-        datasets: settings by dataset: its facts; `load`, more arguments; `columns`, the column of each of LongBench's
+        datasets: settings by dataset: its config; `load`, more arguments; `columns`, the column of each of LongBench's
             fields that has another name, or a template of columns such as `"{question} {hint}"`; and `rows`, the value
             of a column in the rows to take, by column.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lazybench.config import HALVES, DataConfig
 from lazybench.data import longbench, sample
-from lazybench.data.facts import ALL, DatasetFacts, datasets_of, english
+from lazybench.data.dataset_configs import ALL, DatasetConfig, datasets_of, english
 from lazybench.data.record import Record, to_records
 from lazybench.errors import LazyBenchError, first_line, raised_by, suggest
 
@@ -26,21 +26,21 @@ class Choice:
     left_out: str | None  # one line about datasets without a file, which `all` skips
 
 
-def choose(task: str, config: DataConfig, facts: Mapping[str, DatasetFacts]) -> Choice:
+def choose(task: str, config: DataConfig, dataset_configs: Mapping[str, DatasetConfig]) -> Choice:
     """Find the datasets of a task on this data.
 
-    A named task or dataset is complete, whether its files exist or not; see `facts.datasets_of`. `all` means, in a
-    folder or archive, those of LongBench's 16 English datasets and of `config.datasets` that have a file; with a custom
-    source, `config.datasets`; in generated records and the hub's archive, the 16.
+    A named task or dataset is complete, whether its files exist or not; see `datasets_of`. `all` means, in a folder or
+    archive, those of LongBench's 16 English datasets and of `config.datasets` that have a file; with a custom source,
+    `config.datasets`; in generated records and the hub's archive, the 16.
 
     Raises:
         LazyBenchError: no such task or dataset, no such data, or `all` is empty.
     """
     if config.source == "sample" or (config.source == "longbench" and config.root is None):
-        return Choice(datasets_of(task, facts), english(), None)
+        return Choice(datasets_of(task, dataset_configs), english(), None)
     available = longbench.names(config.root) if config.source == "longbench" else config.datasets
     has = [name for name in (*english(), *config.datasets) if name in available]
-    chosen, left_out = datasets_of(task, facts, has), None
+    chosen, left_out = datasets_of(task, dataset_configs, has), None
     if not chosen:
         where = config.root if config.source == "longbench" else f"data.source={config.source}"
         raise LazyBenchError(f"task=all: {where} has none of LongBench's 16 English datasets or of data.datasets")

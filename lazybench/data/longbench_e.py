@@ -17,6 +17,6 @@ LENGTHS = {"0-4k": (0, 4000), "4-8k": (4000, 8000), "8k+": (8000, math.inf)}
 def read(dataset: str, root: str | None, *, datasets: Mapping[str, Mapping[str, Any]]) -> list[Record]:
     """Read the records of `dataset`; see `longbench.load`.
 
-    `datasets` has facts by dataset, as a config gives them; a record may name the dataset that its own is `like`.
+    `datasets` has settings by dataset, as a config gives them; a record may name the dataset that its own is `like`.
     """
     return longbench.load(dataset, root, None, like=datasets[dataset].get("like"))

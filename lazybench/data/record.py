@@ -39,7 +39,7 @@ class Record:
     length: int  # in words, as LongBench counts it
     language: str = "en"  # `en` or `zh`
     answer_prefix: str = ""  # begins the answer: it ends the prompt, after a chat wrapper, and is in no prediction
-    groups: str = ""  # its groups among `DatasetFacts.groups`, separated by spaces
+    groups: str = ""  # its groups among `DatasetConfig.groups`, separated by spaces
 
     @property
     def key(self) -> tuple[str, str]:

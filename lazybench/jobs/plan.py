@@ -69,7 +69,7 @@ def _this_machine(job: Job) -> dict[str, Any] | None:
 def done_records(job: Job, machine: dict[str, Any] | None) -> int:
     """Count a job's records that are done on a machine; None is any."""
     any_machine, own = machine is None, len(job.own_records)
-    for path in runs_of(job.method_folder, job.settings, job.used_facts) if any_machine else [job.folder(machine)]:
+    for path in runs_of(job.method_folder, job.settings, job.used_configs) if any_machine else [job.folder(machine)]:
         if read_settings(path)[1].get("results_version") != environment.RESULTS_VERSION:
             continue
         folder = RunFolder(path)
@@ -91,7 +91,7 @@ def estimate(job: Job, operations: float, pace: Pace, answers_unmodified: bool =
     """
     records, timing, method = len(job.own_records), job.config.timing, job.method
     prefill = pace.operation_s * operations
-    steps = sum(job.facts[record.dataset].max_new_tokens for record in job.own_records)
+    steps = sum(job.dataset_configs[record.dataset].max_new_tokens for record in job.own_records)
     batched = prefill + pace.batched_step_s * steps
     answers = batched if answers_unmodified or job.is_baseline else 0.0
     traces = 0.0
@@ -114,5 +114,5 @@ def prompt_lengths(job: Job) -> list[float]:
     limit, lengths = job.config.model.limit, []
     for record in job.own_records:
         tokens = max(record.length * _TOKENS_PER_WORD, estimate_tokens(record.context))  # of code a word is many
-        lengths.append(min(tokens, limit) if job.facts[record.dataset].truncate else tokens)
+        lengths.append(min(tokens, limit) if job.dataset_configs[record.dataset].truncate else tokens)
     return lengths

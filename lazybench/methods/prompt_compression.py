@@ -49,7 +49,7 @@ class PromptCompression(Shortening):
     reaches the model, at several times the cost. The two have different names.
 
     The code that a completion continues is kept whole: in `lcc` all of the context, in `repobench-p` the last file,
-    `input` or the end of the context. A dataset of the user's states it as the fact `continues`.
+    `input` or the end of the context. A dataset of the user's states it as the setting `continues`.
 
     All steps are timed: locating the context, scoring, building and tokenising the new prompt. `prompt_computed` is the
     tokens of the new prompt over those of the original, at most 1. The scorer's passes count in the times alone, even
@@ -94,7 +94,7 @@ class PromptCompression(Shortening):
                 text = text[:start] + self._compress_context(text[start:end], scorer) + text[end:]
             compressed = prompt if text == prompt.text else prompt.with_text(text)
         else:
-            context, end = prompt.record.context, continued_start(prompt.record, prompt.builder.facts)
+            context, end = prompt.record.context, continued_start(prompt.record, prompt.builder.dataset_config)
             shortened = self._compress_context(context[:end], scorer) + context[end:]
             compressed = prompt if shortened == context else prompt.with_context(shortened)
         return compressed.ids, min(1.0, compressed.ids.shape[1] / prompt.ids.shape[1])

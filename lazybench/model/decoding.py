@@ -309,15 +309,15 @@ def check_limit(config: ModelConfig, new_tokens: int, model: PreTrainedModel) ->
 
 def question_of(model: PreTrainedModel, prompt: Prompt) -> Question:
     """Return a prompt as a question with LongBench's settings for its dataset; raises `RecordFailure` if too long."""
-    facts, tokenizer = prompt.builder.facts, prompt.builder.tokenizer
+    config, tokenizer = prompt.builder.dataset_config, prompt.builder.tokenizer
     ends = model.generation_config.eos_token_id
-    if facts.stop_at_newline:
+    if config.stop_at_newline:
         # The official code names these two, and so leaves out other stops of the model.
         newline = tokenizer.encode("\n", add_special_tokens=False)[-1]
-        stops = Stops(facts.max_new_tokens, [*stop_ids(tokenizer.eos_token_id), newline], 1, tokenizer)
+        stops = Stops(config.max_new_tokens, [*stop_ids(tokenizer.eos_token_id), newline], 1, tokenizer)
     else:
         ids = stop_ids(tokenizer.eos_token_id if ends is None else ends)
-        stops = Stops(facts.max_new_tokens, ids, tokenizer=tokenizer)
+        stops = Stops(config.max_new_tokens, ids, tokenizer=tokenizer)
     check_length(model, prompt.ids, stops)
     return Question(prompt, stops)
 

@@ -1,7 +1,7 @@
 """Build prompts as LongBench's official code does, to the token, and locate the context in them."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from lazybench.config import ModelConfig
-from lazybench.data import DatasetFacts, Record
+from lazybench.data import DatasetConfig, Record
 from lazybench.errors import RecordFailure, first_line, prefix_errors
 
 # RepoBench's files are Python or Java, each under its path. The last one is to be completed; in LongBench's records it
@@ -53,13 +53,13 @@ class PromptBuilder:
 
     tokenizer: PreTrainedTokenizerBase  # of the model under test
     model: ModelConfig  # of which `limit`, `chat` and `template` are used
-    facts: DatasetFacts
+    dataset_config: DatasetConfig
 
     def build(self, record: Record) -> Prompt:
         """Build the prompt of `record`; `RecordFailure` if the tokenizer or the chat template refuses it."""
         try:
-            text = self.facts.prompt.format(context=record.context, input=record.input)
-            return self.finish(record, *(self._truncate(text) if self.facts.truncate else (text,)))
+            text = self.dataset_config.prompt.format(context=record.context, input=record.input)
+            return self.finish(record, *(self._truncate(text) if self.dataset_config.truncate else (text,)))
         except Exception as error:  # a tokenizer or a template may raise anything
             raise RecordFailure(f"its prompt cannot be built: {first_line(error)}") from error
 
@@ -69,7 +69,7 @@ class PromptBuilder:
 
     def wrapped(self, record: Record, text: str) -> str:
         """Add the chat wrapper and the answer prefix to a text."""
-        chat = self.model.chat if self.facts.chat else None
+        chat = self.model.chat if self.dataset_config.chat else None
         if chat == "template":
             messages, template = [{"role": "user", "content": text}], self.tokenizer.get_chat_template()
             template = _DATE * ("strftime_now" in template) + template
@@ -124,26 +124,26 @@ class PromptBuilder:
 
 
 def build_all(
-    tokenizer: PreTrainedTokenizerBase, model: ModelConfig, facts: Mapping[str, DatasetFacts], records: Iterable[Record]
+    tokenizer: PreTrainedTokenizerBase, model: ModelConfig, configs: Mapping[str, DatasetConfig], records: list[Record]
 ) -> dict[tuple[str, str], Prompt]:
     """Build the prompts of records by key; `LazyBenchError` names the first record whose prompt cannot be built."""
     prompts = {}
     for record in records:
         with prefix_errors(f"{record.dataset} {record.id}", RecordFailure):
-            prompts[record.key] = PromptBuilder(tokenizer, model, facts[record.dataset]).build(record)
+            prompts[record.key] = PromptBuilder(tokenizer, model, configs[record.dataset]).build(record)
     return prompts
 
 
-def continued_start(record: Record, facts: DatasetFacts) -> int:
+def continued_start(record: Record, config: DatasetConfig) -> int:
     """Return where the part of the context begins that the answer continues, in characters.
 
     The last file of a context begins with the first import after the last path, or with that path if it is right above.
     Without an import it begins at the last path, without a path at 0. The line break before it belongs to it.
     """
-    if facts.continues is None or (facts.continues == "last_file" and record.input.strip()):
+    if config.continues is None or (config.continues == "last_file" and record.input.strip()):
         return len(record.context)
     paths = list(_FILE.finditer(record.context))
-    if facts.continues == "context" or not paths:
+    if config.continues == "context" or not paths:
         return 0
     beginning = _BEGINNING.search(record.context, paths[-1].start())
     return max(0, (beginning or paths[-1]).start() - len("\n"))
@@ -156,7 +156,7 @@ def shortenable(prompt: Prompt) -> list[tuple[int, int]]:
         starts and ends in order, one pair for each `{context}` of the dataset's prompt that is not cut out whole. No
         question or instruction is inside.
     """
-    return _context_spans(prompt, continued_start(prompt.record, prompt.builder.facts))
+    return _context_spans(prompt, continued_start(prompt.record, prompt.builder.dataset_config))
 
 
 def template_tokens(prompt: Prompt) -> torch.Tensor:
@@ -175,9 +175,9 @@ def template_tokens(prompt: Prompt) -> torch.Tensor:
 
 def _context_spans(prompt: Prompt, length: int) -> list[tuple[int, int]]:
     """Return the spans of `prompt.text` with the first `length` characters of the context that were not cut out."""
-    facts, record = prompt.builder.facts, prompt.record
+    config, record = prompt.builder.dataset_config, prompt.record
     filled, spans = "", []
-    for words, field, _, _ in Formatter().parse(facts.prompt):
+    for words, field, _, _ in Formatter().parse(config.prompt):
         filled += words
         if field == "context":
             spans.append((len(filled), len(filled) + length))

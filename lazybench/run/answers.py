@@ -48,10 +48,10 @@ class Answering:
                 only, averaged over seeds; for a method with stages, `stages` and `computed`, see `tracing.progress`;
                 for the first records of a dataset of the baseline, `attention`, see `tracing.attention`.
         """
-        facts, size = self.job.facts, max(1, self.batches.size // self.job.method.repeats)
+        dataset_configs, size = self.job.dataset_configs, max(1, self.batches.size // self.job.method.repeats)
         by_method: dict[int, tuple[Method, list[Record]]] = {}
         # Answers of similar length end together.
-        for record in sorted(records, key=lambda each: (facts[each.dataset].max_new_tokens, each.length)):
+        for record in sorted(records, key=lambda each: (dataset_configs[each.dataset].max_new_tokens, each.length)):
             method = self.job.method.for_record(record)
             by_method.setdefault(id(method), (method, []))[1].append(record)
         for method, own in by_method.values():
@@ -138,11 +138,11 @@ def _failed(row: Row, failure: Exception) -> Row:
 
 def _columns(question: Question, outputs: Sequence[Output], unmodified: list[int]) -> Row:
     """Return the columns of a record's answers, one a seed, and the unmodified model's."""
-    prompt, facts, record = question.prompt, question.prompt.builder.facts, question.prompt.record
+    prompt, config, record = question.prompt, question.prompt.builder.dataset_config, question.prompt.record
 
     def scored(tokens: list[int]) -> Row:
         text = to_text(tokens, prompt)
-        value = scoring.score(facts, text, record.answers, record.all_classes)
+        value = scoring.score(config, text, record.answers, record.all_classes)
         return {"prediction": text, "score": value, "new_tokens": len(tokens)}
 
     repeats = [

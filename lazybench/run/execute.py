@@ -86,7 +86,7 @@ def run(job: Job, resources: Resources, explained: bool = False) -> Path:
         print(note)
     if isinstance(job.method, Calibrated):
         print(f"calibrated for {job.method.budget}: {' '.join(provenance(asdict(job.method))).rstrip()}")
-    if note := changes_since_earlier_run(folder.path, job.settings, described, job.used_facts):
+    if note := changes_since_earlier_run(folder.path, job.settings, described, job.used_configs):
         print(note)
     if config.rerun and (aside := folder.set_aside(lambda: is_finished(job, folder))):
         print(f"running again; the finished run is kept in {aside}")
@@ -175,7 +175,7 @@ def _scores(job: Job, folder: RunFolder) -> dict[str, Any] | None:
         return None
     own_times = [times[key] for key in job.keys if key in times]
     scores = {"data": data_label(job.config.data)}
-    scores |= summarise([rows[key] for key in job.keys], job.facts, times=own_times)
+    scores |= summarise([rows[key] for key in job.keys], job.dataset_configs, times=own_times)
     folder.write_scores(scores)
     return scores
 

@@ -11,8 +11,9 @@ from transformers import PreTrainedTokenizerBase
 
 from lazybench import identity, metrics
 from lazybench.config import ModelConfig, RunConfig, Shard
-from lazybench.data import DatasetFacts, Record, choose, fingerprint, load_facts
-from lazybench.data.facts import english
+from lazybench.data import DatasetConfig, Record, choose, load_dataset_configs
+from lazybench.data.dataset_configs import english
+from lazybench.data.record import fingerprint
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods import Method, build_method
 from lazybench.methods.baseline import Baseline
@@ -30,7 +31,7 @@ class Job:
     """A run's settings and all that follows from them."""
 
     config: RunConfig  # the settings as they were given
-    facts: dict[str, DatasetFacts]  # by dataset, of all known datasets
+    dataset_configs: dict[str, DatasetConfig]  # by dataset, of all known datasets
     datasets: list[str]  # of the task
     method: Method  # not yet prepared for the model
     tokenizer: PreTrainedTokenizerBase | None  # the model's; None in a plan where it is out of reach
@@ -56,7 +57,7 @@ class Job:
     @property
     def max_new_tokens(self) -> int:
         """The most tokens that are generated on a prompt."""
-        return max(self.facts[name].max_new_tokens for name in self.datasets)
+        return max(self.dataset_configs[name].max_new_tokens for name in self.datasets)
 
     @property
     def is_baseline(self) -> bool:
@@ -79,11 +80,11 @@ class Job:
 
     def prompt(self, record: Record) -> Prompt:
         """Build a record's prompt; raises `RecordFailure` where it cannot be built."""
-        return PromptBuilder(self.tokenizer, self.config.model, self.facts[record.dataset]).build(record)
+        return PromptBuilder(self.tokenizer, self.config.model, self.dataset_configs[record.dataset]).build(record)
 
     def folder(self, environment: Mapping[str, Any]) -> Path:
         """Return the run's folder, given what `environment.describe` returned."""
-        return self.method_folder / identity.run_hash(self.settings, environment, self.used_facts)
+        return self.method_folder / identity.run_hash(self.settings, environment, self.used_configs)
 
     def unmodified_path(self, environment: Mapping[str, Any], device: str) -> Path:
         """Return the file of the unmodified model's answers on a device: records and methods share it."""
@@ -96,9 +97,9 @@ class Job:
         return Path(self.config.output) / self.config.model.name / self.config.data.name / self.method.name
 
     @property
-    def used_facts(self) -> dict[str, DatasetFacts]:
-        """The facts of the task's datasets."""
-        return {name: self.facts[name] for name in self.datasets}
+    def used_configs(self) -> dict[str, DatasetConfig]:
+        """The configs of the task's datasets."""
+        return {name: self.dataset_configs[name] for name in self.datasets}
 
 
 def method_for(settings: dict[str, Any], model: ModelConfig, resources: Resources) -> Method:
@@ -121,11 +122,11 @@ def prepare(config: RunConfig, resources: Resources) -> Job:
     Raises:
         LazyBenchError: anything about the settings, the data, the model's files or the folder that cannot work.
     """
-    facts = load_facts(config.data.datasets)
-    choice = choose(config.task, config.data, facts)
+    dataset_configs = load_dataset_configs(config.data.datasets)
+    choice = choose(config.task, config.data, dataset_configs)
     method = method_for(config.method, config.model, resources)
     if (skeleton := resources.skeleton(config.model)) is not None:
-        check_limit(config.model, max(facts[name].max_new_tokens for name in choice.datasets), skeleton)
+        check_limit(config.model, max(dataset_configs[name].max_new_tokens for name in choice.datasets), skeleton)
     tokenizer = resources.tokenizer(config.model)
     by_dataset = resources.records_by_dataset(choice.datasets, config.data, config.model)
     records = [record for dataset_records in by_dataset.values() for record in dataset_records]
@@ -134,7 +135,7 @@ def prepare(config: RunConfig, resources: Resources) -> Job:
         notes.append(f"data.half={config.data.half} has no record of {empty}: tasks with these have no mean in reports")
     if tokenizer is not None:
         for name in filter(by_dataset.get, by_dataset):
-            notes += PromptBuilder(tokenizer, config.model, facts[name]).warnings(by_dataset[name][0])
+            notes += PromptBuilder(tokenizer, config.model, dataset_configs[name]).warnings(by_dataset[name][0])
     calibrated_on = method.calibrated_on(records) if isinstance(method, Calibrated) else 0
     if calibrated_on and config.calibrated == "refuse":
         raise LazyBenchError(
@@ -142,7 +143,7 @@ def prepare(config: RunConfig, resources: Resources) -> Job:
             "other half, data.half=second or first, or set calibrated=mark to run it all the same, marked in every "
             "report"
         )
-    used_metrics = {facts[name].metric for name in choice.datasets}
+    used_metrics = {dataset_configs[name].metric for name in choice.datasets}
     for metric in used_metrics:
         metrics.get(metric)
     settings = {key: value for key, value in asdict(config).items() if key not in identity.NOT_HASHED}
@@ -156,7 +157,7 @@ def prepare(config: RunConfig, resources: Resources) -> Job:
         settings["calibrated_on"] = calibrated_on
     if choice.has != english():
         settings["data"]["has"] = choice.has  # what `all` stands for, should data be added later
-    job = Job(config, facts, choice.datasets, method, tokenizer, records, settings, [*dict.fromkeys(notes)])
+    job = Job(config, dataset_configs, choice.datasets, method, tokenizer, records, settings, [*dict.fromkeys(notes)])
     if not job.own_records:
         raise LazyBenchError(f"shard={config.shard}: the run has {len(records)} records: set fewer parts")
     if tokenizer is not None:

@@ -8,7 +8,7 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lazybench.config import DataConfig, ModelConfig
-from lazybench.data import Record, load_facts, load_records
+from lazybench.data import Record, load_dataset_configs, load_records
 from lazybench.data.hub import OutOfReach
 from lazybench.errors import LazyBenchError
 from lazybench.identity import digest
@@ -58,11 +58,11 @@ class Resources:
 
         In a plan, records out of reach become placeholders of the longest prompt.
         """
-        facts, tokenizer, records = load_facts(data.datasets), self.tokenizer(model), {}
+        dataset_configs, tokenizer, records = load_dataset_configs(data.datasets), self.tokenizer(model), {}
         # Generated records are counted in the model's tokens; others are the same for every model.
         source = {"data": asdict(data)} | ({"model": asdict(model)} if data.source == "sample" else {})
         for name in datasets:
-            known, load = facts[name].records, partial(load_records, name, data, tokenizer)
+            known, load = dataset_configs[name].records, partial(load_records, name, data, tokenizer)
             records[name] = self._load_once("records", source | {"dataset": name}, data.name if known else None, load)
             if records[name] is None:
                 count = min(known, data.limit or known)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from lazybench import metrics
-from lazybench.data import DatasetFacts
+from lazybench.data import DatasetConfig
 
 # Variants of a metric that are reported under their own names: the two disagree, and both are in use.
 _VARIANTS = {"rouge": ("rouge_score_l",), "code_sim": ("code_sim_indel",)}
@@ -12,7 +12,7 @@ _MEANS = ("string_match_all",)  # metrics for which every reference counts
 
 
 def score(
-    facts: DatasetFacts,
+    config: DatasetConfig,
     prediction: str,
     answers: Sequence[str],
     all_classes: Sequence[str] | None,
@@ -25,17 +25,17 @@ def score(
     Raises:
         LazyBenchError: the metric cannot use these references or classes.
     """
-    if facts.first_line:
+    if config.first_line:
         prediction = prediction.lstrip("\n").split("\n")[0]
-    name = metric or facts.metric
+    name = metric or config.metric
     function = metrics.get(name)
     scores = [function(prediction, answer, all_classes) for answer in answers]
     return fmean(scores) if name in _MEANS else max(scores, default=0.0)
 
 
 def variants(
-    facts: DatasetFacts, prediction: str, answers: Sequence[str], all_classes: Sequence[str] | None
+    config: DatasetConfig, prediction: str, answers: Sequence[str], all_classes: Sequence[str] | None
 ) -> dict[str, float]:
     """Return the scores of one prediction by each variant of its metric, 0 to 1; empty for most datasets."""
-    names = _VARIANTS.get(facts.metric, ())
-    return {metric: score(facts, prediction, answers, all_classes, metric) for metric in names}
+    names = _VARIANTS.get(config.metric, ())
+    return {metric: score(config, prediction, answers, all_classes, metric) for metric in names}

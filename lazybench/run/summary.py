@@ -12,7 +12,7 @@ from lazybench.analysis import averages
 from lazybench.analysis.averages import MEAN, SCORE
 from lazybench.analysis.console import table
 from lazybench.analysis.records import KEY, answers_table, times_table
-from lazybench.data import DatasetFacts
+from lazybench.data import DatasetConfig
 from lazybench.methods.lazyllm import PAPER, PLUS
 
 _SPEEDUPS = (averages.TTFT, averages.ANSWER, averages.DECODE_STEP, averages.OVER_NOTHING_PRUNED)
@@ -23,14 +23,14 @@ _MEANING = "first token, whole answer and decode step are speedups over the unmo
 
 def summarise(
     rows: Iterable[Mapping[str, Any]],
-    facts: Mapping[str, DatasetFacts],
+    configs: Mapping[str, DatasetConfig],
     times: Iterable[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Average the scores and speedups of a run as in a report's tables.
 
     Args:
         rows: the run's lines of predictions.
-        facts: facts by dataset.
+        configs: configs by dataset.
         times: the run's own lines of times.
 
     Returns:
@@ -44,14 +44,14 @@ def summarise(
     """
     records = answers_table(rows).merge(times_table(times), on=KEY, how="left")
     by_dataset = dict(iter(records.groupby("dataset")))
-    by_dataset = {name: by_dataset[name] for name in facts if name in by_dataset}
+    by_dataset = {name: by_dataset[name] for name in configs if name in by_dataset}
     by_task = {}
-    for task in filter(None, dict.fromkeys(facts[name].task for name in by_dataset)):
-        parts = [part for name, part in by_dataset.items() if facts[name].task == task]
+    for task in filter(None, dict.fromkeys(configs[name].task for name in by_dataset)):
+        parts = [part for name, part in by_dataset.items() if configs[name].task == task]
         by_task[task] = pd.concat(parts).assign(task=task)
-    groups = list(dict.fromkeys(group for name in by_dataset for group in facts[name].groups))
+    groups = list(dict.fromkeys(group for name in by_dataset for group in configs[name].groups))
     return {
-        "datasets": {name: _numbers(part.assign(task=name), facts[name].groups) for name, part in by_dataset.items()},
+        "datasets": {name: _numbers(part.assign(task=name), configs[name].groups) for name, part in by_dataset.items()},
         "tasks": {task: _numbers(part, groups) for task, part in by_task.items()},
         MEAN: _numbers(pd.concat(by_task.values()), groups) if len(by_task) > 1 else None,
     }
@@ -117,18 +117,18 @@ def explanations(scores: Mapping[str, Any], method: str) -> list[str]:
 
 
 def times_summary(
-    times: Collection[Mapping[str, Any]], labels: Mapping[str, str], facts: Mapping[str, DatasetFacts]
+    times: Collection[Mapping[str, Any]], labels: Mapping[str, str], configs: Mapping[str, DatasetConfig]
 ) -> str:
     """Format the speedups of a timing run, a line per timed run, and a line on its noise.
 
     Args:
         times: the timing run's lines.
         labels: labels of the timed runs, by their names in `times`.
-        facts: facts by dataset.
+        configs: configs by dataset.
     """
     records = times_table(times)
     # A dataset without a task is its own.
-    records["task"] = records["dataset"].map(lambda name: facts[name].task or name)
+    records["task"] = records["dataset"].map(lambda name: configs[name].task or name)
     measures = _TITLES | {"over nothing pruned": averages.OVER_NOTHING_PRUNED}
     lines = []
     for name, label in labels.items():

@@ -108,4 +108,4 @@ class Unmodified:
 def _key(question: Question) -> str:
     """Return a hash of all that decides the unmodified model's answer, for one model."""
     prompt = question.prompt
-    return digest({"facts": asdict(prompt.builder.facts), "ids": prompt.ids.tolist()})
+    return digest({"dataset": asdict(prompt.builder.dataset_config), "ids": prompt.ids.tolist()})

@@ -17,7 +17,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from lazybench.analysis.labels import setting_of
 from lazybench.config import SpeedConfig
-from lazybench.data import load_facts, sample
+from lazybench.data import load_dataset_configs, sample
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods import Method, Output
 from lazybench.methods.base import answer
@@ -102,7 +102,7 @@ def build_prompt(length: int, tokenizer: PreTrainedTokenizerBase, config: SpeedC
     ids = tokenizer(record.context, add_special_tokens=False, verbose=False).input_ids[: length + _SPARE]
     record = replace(record, context=tokenizer.decode(ids))
     model = replace(config.model, limit=length + _SPARE, chat=None, template={})
-    prompt = PromptBuilder(tokenizer, model, load_facts({})[_DATASET]).build(record)
+    prompt = PromptBuilder(tokenizer, model, load_dataset_configs({})[_DATASET]).build(record)
     if prompt.ids.shape[1] < length:
         raise LazyBenchError(f"lengths: {length} tokens are more than a report can have, {prompt.ids.shape[1]}")
     return replace(prompt, ids=prompt.ids[:, :length])

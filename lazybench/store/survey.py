@@ -24,29 +24,29 @@ def run_folders(root: Path) -> list[Path]:
     return sorted(folders)
 
 
-def runs_of(parent: Path, settings: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[Path]:
+def runs_of(parent: Path, settings: Mapping[str, Any], dataset_configs: Mapping[str, Any]) -> Iterator[Path]:
     """Yield the run folders below `parent` of runs with these settings, on whatever machine, the latest first.
 
-    Settings and facts are as `identity.run_hash` takes them; a digest that is None is unknown here and may be any.
+    Settings and configs are as `identity.run_hash` takes them; a digest that is None is unknown here and may be any.
     """
     for folder in _latest_first(parent):
         stored, environment = read_settings(folder)
         known = {key: stored.get(key) if value is None else value for key, value in settings.items()}
-        if run_hash(known, environment, facts) == folder.name:
+        if run_hash(known, environment, dataset_configs) == folder.name:
             yield folder
 
 
 def changes_since_earlier_run(
-    folder: Path, settings: Mapping[str, Any], machine: Mapping[str, Any], facts: Mapping[str, Any]
+    folder: Path, settings: Mapping[str, Any], machine: Mapping[str, Any], dataset_configs: Mapping[str, Any]
 ) -> str | None:
     """Return a note if a run with these settings exists, but its code, weights, records or machine have changed.
 
     None if there is no such run, or if `folder`, the folder of the run to start, exists.
     """
-    now = hashed(settings, machine, facts)
+    now = hashed(settings, machine, dataset_configs)
     for before in () if folder.exists() else _latest_first(folder.parent):
         stored, environment = read_settings(before)
-        was = hashed(stored, environment, facts)
+        was = hashed(stored, environment, dataset_configs)
         changed = [key for key in now | was if was.get(key) != now.get(key)]
         may_change = {"code", "weights", "records", *hashed({}, machine), *hashed({}, environment)}
         if not may_change.issuperset(changed) or _data(stored) != _data(settings):

@@ -4,9 +4,9 @@ import sys
 
 import pytest
 import transformers
-from support import FINISHED, byte_tokenizer, folders, save_tiny_model, shortened_facts, small_run
+from support import FINISHED, byte_tokenizer, folders, save_tiny_model, shortened_longbench, small_run
 
-from lazybench.data import facts, hub
+from lazybench.data import dataset_configs, hub
 
 
 @pytest.fixture(scope="session")
@@ -36,16 +36,16 @@ def cwd(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def short_facts():
-    return shortened_facts()
+def short_longbench():
+    return shortened_longbench()
 
 
 @pytest.fixture
-def lazybench(monkeypatch, capsys, short_facts):
+def lazybench(monkeypatch, capsys, short_longbench):
     """Call the command line in this process, with short answers; returns (exit code, stdout, stderr)."""
     from lazybench.__main__ import main
 
-    monkeypatch.setattr(facts, "_longbench", lambda: short_facts)
+    monkeypatch.setattr(dataset_configs, "_longbench", lambda: short_longbench)
     verbosity = transformers.utils.logging.get_verbosity()
 
     def call(*words: str) -> tuple[int, str, str]:
@@ -72,7 +72,7 @@ def run(lazybench, tiny_model, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def finished_runs(tiny_model, short_facts, tmp_path_factory):
+def finished_runs(tiny_model, short_longbench, tmp_path_factory):
     """An output folder with one finished and traced run, of `LAZY` over the task of `FINISHED`."""
     from lazybench.__main__ import main
 
@@ -80,7 +80,7 @@ def finished_runs(tiny_model, short_facts, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         words = ["lazybench", "run", *small_run(tiny_model, output, FINISHED), *FINISHED]
         patch.setattr(sys, "argv", words)
-        patch.setattr(facts, "_longbench", lambda: short_facts)
+        patch.setattr(dataset_configs, "_longbench", lambda: short_longbench)
         assert main() == 0
     return output
 

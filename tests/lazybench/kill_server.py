@@ -11,17 +11,17 @@ import sys
 
 import torch
 import transformers
-from support import shortened_facts
+from support import shortened_longbench
 
 import lazybench.cli.app
-import lazybench.data.facts
+import lazybench.data.dataset_configs
 import lazybench.run.execute
 from lazybench.__main__ import main
 
 torch.set_num_threads(1)
 transformers.utils.logging.set_verbosity_error()
-facts = shortened_facts()
-lazybench.data.facts._longbench = lambda: facts
+table = shortened_longbench()
+lazybench.data.dataset_configs._longbench = lambda: table
 
 
 def kill_at_write(number: int) -> None:

@@ -6,7 +6,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lazybench.config import ModelConfig
-from lazybench.data.facts import DatasetFacts
+from lazybench.data.dataset_configs import DatasetConfig
 from lazybench.data.record import Record
 from lazybench.methods import Method, Output, base
 from lazybench.model.decoding import Decoder, Question, Stops
@@ -53,9 +53,9 @@ def generate(model: Any, ids: torch.Tensor, *stops: Any) -> list[int]:
 def prompt_of(ids: torch.Tensor, tokenizer: Any = None, record_id: str = "1") -> Prompt:
     """A prompt of these tokens, int64 (1, tokens), whose text is left out."""
     record = Record(id=record_id, dataset="one", context="", input="", answers=("a",), all_classes=None, length=0)
-    facts = DatasetFacts("one", prompt="{context}", max_new_tokens=6, metric="qa_f1", chat=False)
+    dataset_config = DatasetConfig("one", prompt="{context}", max_new_tokens=6, metric="qa_f1", chat=False)
     config = ModelConfig(name="tiny", path="tiny", limit=100, chat=None)
-    return Prompt(ids, record, PromptBuilder(tokenizer, config, facts), text="")
+    return Prompt(ids, record, PromptBuilder(tokenizer, config, dataset_config), text="")
 
 
 def random_ids(seed: int, length: int) -> torch.Tensor:

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import yaml
 
-from lazybench.data.facts import datasets_of, load_facts
+from lazybench.data.dataset_configs import datasets_of, load_dataset_configs
 
 SETTINGS = {
     "baseline": {},
@@ -154,7 +154,7 @@ def attention_traces(rows, layers=32, bins=200):
 
 def write_everything(root, records=4, model="llama2_7b"):
     """Write all that the tables and figures of one model show: every method, two sweeps, traces, and a timing run."""
-    names, speedups = datasets_of("all", load_facts()), {}
+    names, speedups = datasets_of("all", load_dataset_configs()), {}
 
     def add(method, digest, settings, speedup, score, seed, traces):
         rows = rows_of(names, records, score, seed)

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from lazybench.data import facts
+from lazybench.data import dataset_configs
 
 LAZY = ("method=lazyllm", "method.schedule=[1:0.6]")
 FINISHED = (*LAZY, "task=multidoc_qa", "trace=true", "timing.warmup=0")
@@ -67,9 +67,9 @@ def save_tiny_model(folder: Path, tokenizer: PreTrainedTokenizerFast, layers: in
     return folder
 
 
-def shortened_facts() -> dict[str, Any]:
-    """LongBench's facts with answers of an eighth of their tokens, six at least."""
-    table = json.loads(json.dumps(facts._longbench()))
+def shortened_longbench() -> dict[str, Any]:
+    """LongBench's configs with answers of an eighth of their tokens, six at least."""
+    table = json.loads(json.dumps(dataset_configs._longbench()))
     for dataset in table["datasets"].values():
         dataset["max_new_tokens"] = max(6, dataset["max_new_tokens"] // 8)
     return table

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from support import folders, rows
 
 from lazybench.config import CONF, DataConfig, ModelConfig
-from lazybench.data import load_facts, load_records
+from lazybench.data import load_dataset_configs, load_records
 from lazybench.errors import RecordFailure
 from lazybench.methods import build_method
 from lazybench.methods.base import answer
@@ -76,10 +76,10 @@ def test_other_tokens_are_forced_without_a_second_prefill(tiny_model, tokenizer,
     settings |= {"schedule": "1:0.6,2:0.5"} if "schedule" in settings else {}
     settings |= {"protect": "template"} if name == "lazyllm+" else {}
     config = ModelConfig("tiny", str(tiny_model), limit=300, dtype="float32")
-    model, method, facts = load_model(config), build_method(settings), load_facts()["2wikimqa"]
+    model, method, dataset_config = load_model(config), build_method(settings), load_dataset_configs()["2wikimqa"]
     method.prepare(model)
     records = load_records("2wikimqa", DataConfig("sample", "sample", limit=3, tokens=512), tokenizer)
-    builders = [PromptBuilder(tokenizer, replace(config, limit=limit), facts) for limit in (300, 291, 282)]
+    builders = [PromptBuilder(tokenizer, replace(config, limit=limit), dataset_config) for limit in (300, 291, 282)]
     prompts = [builder.build(record) for builder, record in zip(builders, records, strict=True)]
     questions = [
         Question(prompt, Stops(count), seed)

@@ -12,7 +12,7 @@ from support import byte_tokenizer
 
 import lazyllm
 from lazybench.config import CONF, ModelConfig
-from lazybench.data.facts import DatasetFacts
+from lazybench.data.dataset_configs import DatasetConfig
 from lazybench.data.record import Record
 from lazybench.methods import OnEngine, build_method, describe_stages
 from lazybench.methods.base import answer
@@ -118,9 +118,9 @@ def test_prompts_longer_than_a_window(name):
 
 def prompt_with_context(chat, context="Some facts about cats. " * 12):
     record = Record("1", "one", "What do cats eat?", context, ("a",), None, 0)
-    facts = DatasetFacts("one", "Read:\n{context}\n\nAnswer: {input}", 6, "qa_f1", chat=True, truncate=True)
+    dataset_config = DatasetConfig("one", "Read:\n{context}\n\nAnswer: {input}", 6, "qa_f1", chat=True, truncate=True)
     config = ModelConfig(name="tiny", path="tiny", limit=200, chat=chat)
-    return PromptBuilder(byte_tokenizer(), config, facts).build(record)
+    return PromptBuilder(byte_tokenizer(), config, dataset_config).build(record)
 
 
 @pytest.mark.parametrize("name", slow_but(("lazyllm",), ("lazyllm", "lazyllm+", "lazyllm+_no_revival")))

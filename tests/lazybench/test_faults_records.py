@@ -16,7 +16,7 @@ from lazybench.run.execute import load_model
 from lazybench.store.journal import read_rows
 
 # A dataset of short answers, whose prompts are the context's bytes and a BOS.
-FACTS = "{qa: {prompt: '{context}', max_new_tokens: 5, metric: qa_f1, truncate: false}}"
+DATASETS = "{qa: {prompt: '{context}', max_new_tokens: 5, metric: qa_f1, truncate: false}}"
 CONTEXTS = ["It was Ada. " * 9 + "x" * number for number in (1, 2, 3)]
 SECOND = len(CONTEXTS[1]) + 1  # tokens of the second record's prompt, which tell its passes from the others'
 
@@ -41,7 +41,7 @@ def run_records(run, tmp_path):
         ]
         records[1] |= second or {}
         (tmp_path / "qa.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-        settings = ("task=qa", "data=longbench", f"data.root={tmp_path}", f"+data.datasets={FACTS}", "trace=true")
+        settings = ("task=qa", "data=longbench", f"data.root={tmp_path}", f"+data.datasets={DATASETS}", "trace=true")
         code, out, err = run(*settings, "data.limit=null", "timing.per_dataset=0", "batch=1", *words)
         assert code == 0, err
         (folder,) = folders(tmp_path / "runs")

@@ -13,7 +13,7 @@ from support import LAST_TOKENS, LAZY, folders
 
 from lazybench import identity
 from lazybench.config import CONF, ModelConfig
-from lazybench.data.facts import DatasetFacts, load_facts
+from lazybench.data.dataset_configs import DatasetConfig, load_dataset_configs
 from lazybench.methods.lazyllm import LazyLLM
 from lazybench.model import environment
 from lazybench.store.journal import JOURNALS, read_rows
@@ -23,8 +23,8 @@ def hash_of(folder: Path, section: str = "model", **further) -> str:
     """The hash that follows from a run's files, with further settings of a section."""
     settings = yaml.safe_load((folder / "config.yaml").read_text())
     settings[section] |= further
-    facts = {name: load_facts()[name] for name in settings["records_of"]}
-    return identity.run_hash(settings, json.loads((folder / "environment.json").read_text()), facts)
+    configs = {name: load_dataset_configs()[name] for name in settings["records_of"]}
+    return identity.run_hash(settings, json.loads((folder / "environment.json").read_text()), configs)
 
 
 def test_a_runs_hash_follows_from_its_files(finished):
@@ -99,7 +99,7 @@ output: results/runs
 model: {revision: null, dtype: auto, attention: sdpa, device: auto, chat: null, template: {}, remove: [],
   trust_remote_code: false, tokenizer: {}, shape: {}, outline: {}}
 data: {root: null, limit: null, half: null, seed: 0, tokens: 2048, load: {}, label: null, datasets: {}}
-facts: {task: null, language: en, records: null, chat: true, first_line: false, stop_at_newline: false,
+dataset: {task: null, language: en, records: null, chat: true, first_line: false, stop_at_newline: false,
   continues: null, truncate: true, groups: []}
 Baseline: {repeats: 1}
 RandomDrop: {repeats: 5, keep: 0.5}
@@ -121,7 +121,7 @@ def test_the_neutral_values_are_those_that_finished_runs_were_made_with():
         section, _, name = key.rpartition(".")
         neutral.setdefault(section, {})[name] = value
     neutral |= neutral.pop("")
-    neutral["facts"] = identity._neutral(DatasetFacts, "facts")
+    neutral["dataset"] = identity._neutral(DatasetConfig, "dataset")
     targets = {yaml.safe_load(path.read_text()).get("_target_") for path in (CONF / "method").glob("*.yaml")}
     for target in targets | {"lazybench.methods.calibrated.Calibrated", "lazyllm.AttentionRanking"}:
         neutral[target.rpartition(".")[2]] = identity.class_neutral(target)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from support import folders, one_line, rows
 
 from lazybench.config import DataConfig
-from lazybench.data import choose, load_facts
-from lazybench.data.facts import english
+from lazybench.data import choose, load_dataset_configs
+from lazybench.data.dataset_configs import english
 from lazybench.data.longbench import download, load
 from lazybench.data.record import Record, fingerprint
 from lazybench.errors import LazyBenchError
@@ -141,20 +141,20 @@ def test_all_is_what_a_folder_or_an_archive_has(tmp_path):
     there = DataConfig("mine", "longbench", root=str(tmp_path), datasets=mine)
     folder(tmp_path, b"", "lsht")
     with pytest.raises(LazyBenchError, match=r"task=all: .* has none of .* or of data\.datasets$"):
-        choose("all", there, load_facts(mine))
+        choose("all", there, load_dataset_configs(mine))
     folder(tmp_path, b"", "mine")
-    assert choose("all", there, load_facts(mine)).left_out == f"task=all: mine; {tmp_path} lacks other"
+    assert choose("all", there, load_dataset_configs(mine)).left_out == f"task=all: mine; {tmp_path} lacks other"
     for name in ("trec", "qasper", "unknown"):
         folder(tmp_path, b"", name)
-    chosen = choose("all", there, load_facts(mine))
+    chosen = choose("all", there, load_dataset_configs(mine))
     assert chosen.has == chosen.datasets == ["qasper", "trec", "mine"]
     assert "lacks narrativeqa, " in chosen.left_out
-    fewshot = choose("fewshot", there, load_facts(mine))
+    fewshot = choose("fewshot", there, load_dataset_configs(mine))
     assert (fewshot.datasets, fewshot.left_out) == (["trec", "triviaqa", "samsum"], None)
     zipped = archive(tmp_path / "data.zip", b"", "data/trec.jsonl")
-    assert choose("all", DataConfig("zip", "longbench", root=str(zipped)), load_facts()).has == ["trec"]
+    assert choose("all", DataConfig("zip", "longbench", root=str(zipped)), load_dataset_configs()).has == ["trec"]
     for config in (DataConfig("hub", "longbench"), DataConfig("sample", "sample", limit=1)):
-        chosen = choose("all", config, load_facts())
+        chosen = choose("all", config, load_dataset_configs())
         assert chosen.has == chosen.datasets == english()
 
 

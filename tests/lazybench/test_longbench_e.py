@@ -14,14 +14,14 @@ from support import folders, rows
 
 from lazybench.cli.score import main as score
 from lazybench.config import CONF, DataConfig
-from lazybench.data import choose, load_facts
-from lazybench.data.facts import english, tasks
+from lazybench.data import choose, load_dataset_configs
+from lazybench.data.dataset_configs import english, tasks
 from lazybench.data.longbench_e import LENGTHS
 from lazybench.run.summary import summarise
 
 CONFIG = yaml.safe_load((CONF / "data/longbench_e.yaml").read_text("utf-8"))
 DATASETS = CONFIG["datasets"]
-FACTS = load_facts(DATASETS)
+CONFIGS = load_dataset_configs(DATASETS)
 # task.md, LongBench-E statistics: numbers of records of all lengths, where they are not 300.
 STATISTICS = {"qasper": 224, "multifieldqa_en": 150, "multi_news": 294}
 LEFT_OUT = {"narrativeqa", "musique", "qmsum"}
@@ -41,14 +41,15 @@ def write(folder, made):
     return folder
 
 
-def test_the_facts_are_those_of_longbenchs_datasets_in_the_six_tasks():
+def test_the_configs_are_those_of_longbenchs_datasets_in_the_six_tasks():
     assert list(DATASETS) == [f"{name}_e" for name in english() if name not in LEFT_OUT]
     for name in DATASETS:
         like = name.removesuffix("_e")
-        assert FACTS[name] == replace(FACTS[like], name=name, records=STATISTICS.get(like, 300), groups=list(LENGTHS))
+        records = STATISTICS.get(like, 300)
+        assert CONFIGS[name] == replace(CONFIGS[like], name=name, records=records, groups=list(LENGTHS))
     config = DataConfig(**CONFIG)
-    assert choose("all", config, FACTS).datasets == list(DATASETS)
-    assert [name for task in tasks() for name in choose(task, config, FACTS).datasets] == list(DATASETS)
+    assert choose("all", config, CONFIGS).datasets == list(DATASETS)
+    assert [name for task in tasks() for name in choose(task, config, CONFIGS).datasets] == list(DATASETS)
 
 
 @pytest.mark.slow
@@ -86,7 +87,7 @@ def test_the_summary_is_the_official_mean_of_each_length(first, second):
             for name, pairs in made.items()
             for number, (length, value) in enumerate(pairs)
         ],
-        FACTS,
+        CONFIGS,
     )
     for length, among in {"0-4k": range(4000), "4-8k": range(4000, 8000), "8k+": range(8000, 10**6)}.items():
         means = []

@@ -9,7 +9,7 @@ from support import folders, rows
 
 from lazybench.cli.score import main as score
 from lazybench.config import CONF, DataConfig, ModelConfig
-from lazybench.data import load_facts, load_records
+from lazybench.data import load_dataset_configs, load_records
 from lazybench.model.prompts import PromptBuilder
 
 CONFIG = yaml.safe_load((CONF / "data/longbench_v2.yaml").read_text("utf-8"))
@@ -48,7 +48,7 @@ def test_the_official_prompt(file, tmp_path, tokenizer):
         first, *others = load_records("longbench_v2", DataConfig(**CONFIG | {"root": str(root)}), None)
         assert (first.id, first.answers, first.groups, len(others)) == ("id0", ("A",), "easy short", 3)
     model = ModelConfig("tiny", "nowhere", limit=999)
-    prompt = PromptBuilder(tokenizer, model, load_facts(CONFIG["datasets"])["longbench_v2"]).build(first)
+    prompt = PromptBuilder(tokenizer, model, load_dataset_configs(CONFIG["datasets"])["longbench_v2"]).build(first)
     assert prompt.text == PROMPT
 
 

@@ -10,7 +10,7 @@ from support import folders, rows
 from transformers import LlamaForCausalLM
 
 from lazybench.config import CONF, DataConfig, ModelConfig
-from lazybench.data import load_facts, load_records
+from lazybench.data import load_dataset_configs, load_records
 from lazybench.methods import build_method
 from lazybench.model.decoding import question_of
 from lazybench.model.loading import load_model
@@ -77,7 +77,8 @@ def test_times_begin_on_an_idle_device_after_an_untimed_pass_of_the_same_shape(r
 def test_a_method_waits_no_more_than_it_must(tiny_model, tokenizer, device, name):
     config = ModelConfig("tiny", str(tiny_model), limit=300, device=device.name, dtype="float32")
     (record,) = load_records("2wikimqa", DataConfig("sample", "sample", limit=1, tokens=512), tokenizer)
-    prompt, model = PromptBuilder(tokenizer, config, load_facts()["2wikimqa"]).build(record), load_model(config)
+    prompt = PromptBuilder(tokenizer, config, load_dataset_configs()["2wikimqa"]).build(record)
+    model = load_model(config)
 
     def reads(name):
         settings = OmegaConf.to_container(OmegaConf.load(CONF / "method" / f"{name}.yaml"))

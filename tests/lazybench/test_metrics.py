@@ -11,13 +11,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lazybench import metrics
-from lazybench.data.facts import load_facts
+from lazybench.data.dataset_configs import load_dataset_configs
 from lazybench.errors import LazyBenchError
 from lazybench.metrics import matching
 from lazybench.run import scoring
 
 PARITY = Path(__file__).parents[2].parent / "shared/parity/longbench_scores.jsonl"
-FACTS = load_facts()
+CONFIGS = load_dataset_configs()
 CLASSES = ["city", "capital city", "old capital city", "river"]
 
 
@@ -26,7 +26,7 @@ def test_official_scores():
     rows = [json.loads(line) for line in PARITY.read_text("utf-8").splitlines()]
     assert len(rows) == 124
     for row in rows:
-        score = scoring.score(FACTS[row["dataset"]], row["prediction"], row["answers"], row["all_classes"])
+        score = scoring.score(CONFIGS[row["dataset"]], row["prediction"], row["answers"], row["all_classes"])
         assert score == pytest.approx(row["score"], abs=1e-9), row["dataset"]
 
 
@@ -43,7 +43,7 @@ def test_official_scores():
     ],
 )
 def test_of_a_dataset(dataset, prediction, answers, classes, expected):
-    assert scoring.score(FACTS[dataset], prediction, answers, classes) == pytest.approx(expected, abs=1e-9)
+    assert scoring.score(CONFIGS[dataset], prediction, answers, classes) == pytest.approx(expected, abs=1e-9)
 
 
 marks = st.text(max_size=4) | st.sampled_from(["Wren", "wren-song", "41", "İ"])
@@ -61,13 +61,13 @@ def test_rulers_scores_are_of_the_references_in_the_prediction(prediction, refer
         ("string_match_all", sum(is_there) / len(is_there)),
         ("string_match_part", float(any(is_there))),
     ):
-        score = scoring.score(FACTS["qasper"], prediction, references, None, metric)
+        score = scoring.score(CONFIGS["qasper"], prediction, references, None, metric)
         assert score == pytest.approx(expected)
 
 
 def test_some_datasets_have_scores_beside_the_official():
-    assert scoring.variants(FACTS["samsum"], "\na b\nc d", ["a b"], None) == {"rouge_score_l": 1.0}
-    assert scoring.variants(FACTS["lcc"], "abcd", ["bcde", "abcd"], None) == {"code_sim_indel": 1.0}
+    assert scoring.variants(CONFIGS["samsum"], "\na b\nc d", ["a b"], None) == {"rouge_score_l": 1.0}
+    assert scoring.variants(CONFIGS["lcc"], "abcd", ["bcde", "abcd"], None) == {"code_sim_indel": 1.0}
 
 
 @pytest.mark.parametrize(

@@ -150,8 +150,8 @@ def test_a_reader_is_read_to_the_limit_and_gets_the_settings_that_it_asks_for_by
 def load_anything(load, columns=None, rows=None, **settings):
     """Load a dataset by `datasets`."""
     columns = columns or {"context": "passage", "input": "question"}
-    facts = {"birds": {"load": load, "columns": columns, "rows": rows or {}}}
-    config = DataConfig("mine", "lazybench.data.hf_datasets.read", datasets=facts, **settings)
+    datasets = {"birds": {"load": load, "columns": columns, "rows": rows or {}}}
+    config = DataConfig("mine", "lazybench.data.hf_datasets.read", datasets=datasets, **settings)
     return load_records("birds", config, None)
 
 

@@ -16,7 +16,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from lazybench.config import ModelConfig
 from lazybench.data import longbench, sample
-from lazybench.data.facts import datasets_of, load_facts
+from lazybench.data.dataset_configs import datasets_of, load_dataset_configs
 from lazybench.data.record import Record
 from lazybench.model.decoding import question_of, to_text
 from lazybench.model.loading import load_tokenizer
@@ -24,7 +24,7 @@ from lazybench.model.prompts import PromptBuilder
 
 CONF = Path(__file__).parents[2] / "conf" / "model"
 REAL = Path(__file__).parents[2].parent / "shared" / "longbench" / "data"
-FACTS = load_facts()
+CONFIGS = load_dataset_configs()
 UNWRAPPED = ["trec", "triviaqa", "samsum", "lsht", "lcc", "repobench-p"]
 LIMIT = 301  # odd: each half has 150 ids
 
@@ -42,7 +42,7 @@ class Official:
 
     def ids(self, record: Record, limit: int) -> list[int]:
         """LongBench's get_pred up to the model's input."""
-        prompt = FACTS[record.dataset].prompt.format(context=record.context, input=record.input)
+        prompt = CONFIGS[record.dataset].prompt.format(context=record.context, input=record.input)
         tokenized_prompt = self.encode(prompt)
         if len(tokenized_prompt) > limit:
             half = int(limit / 2)
@@ -94,7 +94,7 @@ def builder(official, folder):
 
     def builder_of(dataset: str, limit: int | None) -> PromptBuilder:
         settings = ModelConfig(**conf | ({} if limit is None else {"limit": limit}))
-        return PromptBuilder(tokenizer, settings, FACTS[dataset])
+        return PromptBuilder(tokenizer, settings, CONFIGS[dataset])
 
     return builder_of
 
@@ -106,7 +106,7 @@ def records_of(dataset):
     return sample.load(dataset, 1, seed=1, tokens=800)
 
 
-@pytest.mark.parametrize("dataset", slow_but(("hotpotqa", "samsum", "lcc"), datasets_of("all", FACTS)))
+@pytest.mark.parametrize("dataset", slow_but(("hotpotqa", "samsum", "lcc"), datasets_of("all", CONFIGS)))
 @pytest.mark.parametrize("limit", [LIMIT, pytest.param(None, marks=pytest.mark.slow)])
 def test_ids_are_the_official_pipelines(official, builder, dataset, limit):
     prompts = builder(dataset, limit)

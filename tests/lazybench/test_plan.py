@@ -5,7 +5,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from support import LAZY, folders
 
-from lazybench.data import facts
+from lazybench.data import dataset_configs
 from lazybench.jobs import plan as planning
 
 QUICK = ("timing.per_dataset=0",)
@@ -18,9 +18,9 @@ def cells(out: str) -> list[list[str]]:
 
 
 @pytest.fixture
-def short_facts():
+def short_longbench():
     """Plans are of answers as long as LongBench's."""
-    return facts._longbench()
+    return dataset_configs._longbench()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from lazybench.config import ModelConfig
-from lazybench.data.facts import load_facts
+from lazybench.data.dataset_configs import load_dataset_configs
 from lazybench.data.record import Record
 from lazybench.errors import LazyBenchError
 from lazybench.methods.prompt_compression import PromptCompression, Scorer, unit_means
@@ -173,7 +173,7 @@ def generate(tokenizer, model, context: str, **changes):
     """The method's output, the prompt and the text the model was given."""
     config = ModelConfig(name="m", path="p", limit=changes.pop("limit", 3000), chat="[INST]{prompt}[/INST]")
     record = Record("a", "2wikimqa", "Who wrote the notes?", context, ("Ada",), None, 9)
-    prompt = PromptBuilder(tokenizer, config, load_facts()["2wikimqa"]).build(record)
+    prompt = PromptBuilder(tokenizer, config, load_dataset_configs()["2wikimqa"]).build(record)
     given = []
 
     class Decode:
@@ -192,7 +192,8 @@ def generate(tokenizer, model, context: str, **changes):
 @pytest.mark.parametrize("settings", [{"unit": "sentence"}, {"unit": "token", "windows": "long", "window_tokens": 64}])
 def test_only_the_context_changes(tokenizer, model, settings):
     output, prompt, given = generate(tokenizer, model, STORY, **settings)
-    head, tail = (part.format(input="Who wrote the notes?") for part in prompt.builder.facts.prompt.split("{context}"))
+    template = prompt.builder.dataset_config.prompt
+    head, tail = (part.format(input="Who wrote the notes?") for part in template.split("{context}"))
     assert given.startswith(f"[INST]{head}")
     assert given.endswith(f"{tail}[/INST]")
     remaining = compress(STORY, Scorer(model, tokenizer, settings.get("window_tokens")), **settings)

@@ -14,12 +14,12 @@ from transformers import PreTrainedTokenizerFast
 
 from lazybench.config import ModelConfig
 from lazybench.data import sample
-from lazybench.data.facts import DatasetFacts, load_facts
+from lazybench.data.dataset_configs import DatasetConfig, load_dataset_configs
 from lazybench.data.record import Record
 from lazybench.model.decoding import Decoder, question_of
 from lazybench.model.prompts import Prompt, PromptBuilder, continued_start, shortenable
 
-FACTS = load_facts()
+CONFIGS = load_dataset_configs()
 LLAMA_2 = "[INST]{prompt}[/INST]"
 
 
@@ -32,7 +32,7 @@ def test_exactly_one_bos_whoever_puts_it_there():
     tokenizer.chat_template = "{{ bos_token }}{% for m in messages %}U: {{ m['content'] }}{% endfor %} A:"
     record = Record("r", "hotpotqa", "Who?", "It was Ada.", ("Ada",), None, 3)
     for chat in ("template", LLAMA_2, None):
-        ids = PromptBuilder(tokenizer, config(chat=chat), FACTS["hotpotqa"]).build(record).ids[0].tolist()
+        ids = PromptBuilder(tokenizer, config(chat=chat), CONFIGS["hotpotqa"]).build(record).ids[0].tolist()
         assert ids[0] == tokenizer.bos_token_id
         assert ids.count(tokenizer.bos_token_id) == 1
 
@@ -40,12 +40,12 @@ def test_exactly_one_bos_whoever_puts_it_there():
 @pytest.mark.parametrize("limit", [300, 9999])
 def test_a_prompt_knows_its_own_text_and_where_it_was_cut(tokenizer, limit):
     record = Record("r", "hotpotqa", "Who?", "It was Ada. " * 50, ("Ada",), None, 3)
-    prompt = PromptBuilder(tokenizer, config(limit=limit), FACTS["hotpotqa"]).build(record)
+    prompt = PromptBuilder(tokenizer, config(limit=limit), CONFIGS["hotpotqa"]).build(record)
     assert tokenizer.decode(prompt.ids[0], skip_special_tokens=True) == LLAMA_2.replace("{prompt}", prompt.text)
     assert torch.equal(prompt.with_text(prompt.text).ids, prompt.ids)
-    changed = PromptBuilder(tokenizer, config(limit=limit), FACTS["hotpotqa"]).build(replace(record, context="Ada."))
+    changed = PromptBuilder(tokenizer, config(limit=limit), CONFIGS["hotpotqa"]).build(replace(record, context="Ada."))
     assert torch.equal(prompt.with_context("Ada.").ids, changed.ids)
-    filled = FACTS["hotpotqa"].prompt.format(context=record.context, input=record.input)
+    filled = CONFIGS["hotpotqa"].prompt.format(context=record.context, input=record.input)
     if limit == 9999:
         assert (prompt.text, prompt.cut) == (filled, None)
     else:
@@ -57,7 +57,7 @@ def test_a_prompt_knows_its_own_text_and_where_it_was_cut(tokenizer, limit):
 def test_samsum_stops_at_a_newline_but_not_before_one_token(model, tokenizer):
     newline = tokenizer.encode("\n", add_special_tokens=False)[-1]
     record = sample.load("samsum", limit=1, seed=0, tokens=512)[0]
-    prompt = PromptBuilder(tokenizer, config(), FACTS["samsum"]).build(record)
+    prompt = PromptBuilder(tokenizer, config(), CONFIGS["samsum"]).build(record)
     question = question_of(model, prompt)
     assert question.stops.stop_ids == [tokenizer.eos_token_id, newline]
     assert question.stops.max_new_tokens == 128
@@ -71,7 +71,7 @@ def test_samsum_stops_at_a_newline_but_not_before_one_token(model, tokenizer):
     hook = model.register_forward_hook(always_newline)
     try:
         assert Decoder(model, [question])([prompt.ids]) == [[40, newline]]
-        other = question_of(model, PromptBuilder(tokenizer, config(), FACTS["trec"]).build(record))
+        other = question_of(model, PromptBuilder(tokenizer, config(), CONFIGS["trec"]).build(record))
         assert Decoder(model, [other])([prompt.ids]) == [[newline] * 64]
     finally:
         hook.remove()
@@ -86,8 +86,8 @@ TOKENIZERS = {"bytes": byte_tokenizer, "llama": llama_like_tokenizer}
 
 
 def build(tokenizer, prompt: str, record: Record, limit: int, continues: str | None = None) -> Prompt:
-    facts = DatasetFacts("mine", prompt, max_new_tokens=8, metric="qa_f1", chat=False, continues=continues)
-    return PromptBuilder(tokenizer, ModelConfig(name="m", path="p", limit=limit, chat=None), facts).build(record)
+    dataset = DatasetConfig("mine", prompt, max_new_tokens=8, metric="qa_f1", chat=False, continues=continues)
+    return PromptBuilder(tokenizer, ModelConfig(name="m", path="p", limit=limit, chat=None), dataset).build(record)
 
 
 def record_of(context: str, question: str = "") -> Record:
@@ -129,10 +129,10 @@ FILE = "from app import shop\nimport app.till\n\ndef pay(shop):\n"
 )  # fmt: skip
 def test_the_last_file_is_what_is_continued(context, question, continued):
     record = record_of(context, question)
-    end = continued_start(record, FACTS["repobench-p"])
+    end = continued_start(record, CONFIGS["repobench-p"])
     assert context[end:] == continued
-    assert continued_start(record, FACTS["lcc"]) == 0
-    assert continued_start(record, FACTS["hotpotqa"]) == len(context)
+    assert continued_start(record, CONFIGS["lcc"]) == 0
+    assert continued_start(record, CONFIGS["hotpotqa"]) == len(context)
 
 
 def test_the_chat_template_gets_the_models_arguments():
@@ -140,7 +140,7 @@ def test_the_chat_template_gets_the_models_arguments():
     tokenizer.chat_template = "{{ messages[0].content }}{% if enable_thinking is false %}<think></think>{% endif %}"
     record = sample.load("qasper", limit=1, seed=0, tokens=256)[0]
     for template, end in (({}, ""), ({"enable_thinking": False}, "<think></think>")):
-        builder = PromptBuilder(tokenizer, config(chat="template", template=template), FACTS["qasper"])
+        builder = PromptBuilder(tokenizer, config(chat="template", template=template), CONFIGS["qasper"])
         assert builder.wrapped(record, "x") == f"x{end}"
 
 
@@ -175,7 +175,7 @@ def test_a_chat_template_that_writes_todays_date_gives_the_same_prompt_every_day
     tokenizer = byte_tokenizer()
     plain = " \n {% for m in messages %}On DATE: {{ m['content'] }}{% endfor %}"
     record = sample.load("qasper", limit=1, seed=0, tokens=256)[0]
-    builder = PromptBuilder(tokenizer, config(limit=5000, chat="template"), FACTS["qasper"])
+    builder = PromptBuilder(tokenizer, config(limit=5000, chat="template"), CONFIGS["qasper"])
     texts = []
     for date in (f"{{% if strftime_now is defined %}}{{{{ strftime_now('{form}') }}}}{{% endif %}}", "DATE"):
         tokenizer.chat_template = plain.replace("DATE", date)

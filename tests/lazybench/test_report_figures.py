@@ -9,12 +9,12 @@ from report_runs import kl_traces, row, rows_of, stage_traces, times_of, write_r
 from lazybench.analysis.blocks import group
 from lazybench.analysis.numbers import numbers, overall, wide
 from lazybench.analysis.records import find
-from lazybench.data.facts import datasets_of, load_facts
+from lazybench.data.dataset_configs import datasets_of, load_dataset_configs
 from lazybench.report.figures import style
 from lazybench.report.figures.drawings import figure1, figure5, figure6, figure7, line_styles, speed_against_kl
 
 TASK = ("hotpotqa", "2wikimqa", "musique")
-ALL = datasets_of("all", load_facts())
+ALL = datasets_of("all", load_dataset_configs())
 
 
 def draw(figure, root):

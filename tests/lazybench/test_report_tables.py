@@ -9,13 +9,13 @@ from lazybench.analysis.labels import title_of
 from lazybench.analysis.numbers import numbers
 from lazybench.analysis.paired import compare
 from lazybench.analysis.records import find
-from lazybench.data.facts import datasets_of, load_facts, tasks
+from lazybench.data.dataset_configs import datasets_of, load_dataset_configs, tasks
 from lazybench.report import tables
 from lazybench.run.summary import scores_table, summarise, times_summary
 
 TASK = ("hotpotqa", "2wikimqa", "musique")
-FACTS = load_facts()
-EVERY = {task: datasets_of(task, FACTS) for task in tasks()}
+CONFIGS = load_dataset_configs()
+EVERY = {task: datasets_of(task, CONFIGS) for task in tasks()}
 
 
 @pytest.fixture
@@ -103,15 +103,15 @@ def test_the_tables_of_run_and_time_agree_with_the_report(runs, block, values):
     lazy = "lazyllm/000000000001"
     times = times_of(rows[::2], {lazy: 1.7, "nothing_pruned": 0.9}, noisy=True)
     write_run(runs, "lazyllm", rows, times=times)
-    summary, reported = summarise(rows, FACTS, times=times)["tasks"]["multidoc_qa"], values()
+    summary, reported = summarise(rows, CONFIGS, times=times)["tasks"]["multidoc_qa"], values()
     keys = ("score", "unmodified_score", "ttft_speedup", "answer_speedup", "decode_step_speedup")
     for key in (*keys, "ttft_speedup_over_nothing_pruned"):
         assert summary[key] == pytest.approx(reported[key], rel=1e-5), key
     assert (summary["at_limit"], summary["timed"], summary["noisy"]) == (1.5, 8, 8)
-    text = scores_table(summarise(rows, FACTS, times=times))
+    text = scores_table(summarise(rows, CONFIGS, times=times))
     assert f"{reported['ttft_speedup']:.2f}x" in text
     assert "generation" not in text  # whole answers are at equal length
-    text = times_summary(times, {lazy: "LazyLLM"}, FACTS)
+    text = times_summary(times, {lazy: "LazyLLM"}, CONFIGS)
     cells = [f"{reported[key]:.2f}x" for key in (*keys[2:], "ttft_speedup_over_nothing_pruned")]
     assert text.splitlines()[2].split() == ["LazyLLM", "8", *cells]
     assert "8 records timed, 8 noisy; at equal length" in text
@@ -205,8 +205,8 @@ def test_single_stages_beside_others_are_left_to_figure_6(runs, block):
 
 
 def test_scores_by_group_are_columns(runs, made):
-    facts = {"mine": {"like": "lcc", "groups": ["easy", "hard"]}}
+    datasets = {"mine": {"like": "lcc", "groups": ["easy", "hard"]}}
     rows = [row("mine", number, groups="easy" if number < 4 else "hard", score=number / 8) for number in range(8)]
-    write_run(runs, "lazyllm", rows, task="mine", data={"datasets": facts, "has": ["mine"]})
+    write_run(runs, "lazyllm", rows, task="mine", data={"datasets": datasets, "has": ["mine"]})
     (line,) = made()["score_by_group"].to_dict("records")
     assert (line["easy"], line["hard"]) == ("18.75", "68.75")

@@ -7,7 +7,7 @@ import yaml
 from support import folders, rows
 
 from lazybench.config import CONF, DataConfig, ModelConfig
-from lazybench.data import load_facts, load_records
+from lazybench.data import load_dataset_configs, load_records
 from lazybench.model.prompts import PromptBuilder
 
 ROW = {"context": "VAR AB = 7. ", "question": "Which are 7? ", "answer_prefix": "Answer: they are:"}
@@ -35,5 +35,5 @@ def test_a_tasks_rows_are_prompted_word_for_word_and_scored_over_all_references(
     (record,) = load_records("vt", DataConfig(**settings), None)
     assert record.hash != replace(record, answer_prefix="").hash
     model = ModelConfig("tiny", "nowhere", limit=9, chat="[{prompt}]")  # nothing is cut
-    prompt = PromptBuilder(tokenizer, model, load_facts(settings["datasets"])["vt"]).build(record)
+    prompt = PromptBuilder(tokenizer, model, load_dataset_configs(settings["datasets"])["vt"]).build(record)
     assert tokenizer.decode(prompt.ids[0][1:]) == "[VAR AB = 7. Which are 7? ]Answer: they are:"

@@ -10,7 +10,7 @@ import yaml
 from support import FINISHED, LAZY, folders, one_line, rows
 
 from lazybench import errors
-from lazybench.data import facts
+from lazybench.data import dataset_configs
 from lazybench.methods.lazyllm import LazyLLM
 from lazybench.model import environment
 from lazybench.run import execute
@@ -190,9 +190,9 @@ def test_other_weights_and_other_prompts_give_another_folder(run, finished, tmp_
         file.seek(-4, 2)
         file.write(b"abcd")
     assert not in_place(run, f"model.path={copy}")
-    changed = json.loads(json.dumps(facts._longbench()))
+    changed = json.loads(json.dumps(dataset_configs._longbench()))
     changed["datasets"]["2wikimqa"]["prompt"] = "{context} {input}"
-    monkeypatch.setattr(facts, "_longbench", lambda: changed)
+    monkeypatch.setattr(dataset_configs, "_longbench", lambda: changed)
     assert not in_place(run)
 
 

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lazybench.data import fingerprint, sample
-from lazybench.data.facts import load_facts
+from lazybench.data import sample
+from lazybench.data.dataset_configs import load_dataset_configs
+from lazybench.data.record import fingerprint
 
-FACTS = load_facts()
+CONFIGS = load_dataset_configs()
 DIGEST = "acf551172de5ca90cb4322774c54319e255786b43b29742cff65cdd0cb22c822"
 
 
@@ -21,9 +22,9 @@ def test_records_have_longbench_fields_and_their_answer_in_the_text(dataset):
     assert len({record.id for record in records}) == len({record.context for record in records}) == 10
     for record in records:
         assert (record.dataset, record.language, record.length) == (dataset, "en", len(record.context.split()))
-        prompt = FACTS[dataset].prompt.format(context=record.context, input=record.input)
+        prompt = CONFIGS[dataset].prompt.format(context=record.context, input=record.input)
         assert "{" not in prompt, "a slot was left open"
-        assert bool(record.input) == ("{input}" in FACTS[dataset].prompt and dataset != "repobench-p")
+        assert bool(record.input) == ("{input}" in CONFIGS[dataset].prompt and dataset != "repobench-p")
         (answer,) = record.answers
         if dataset == "passage_count":
             shown = [re.sub(r"^Paragraph \d+: ", "", part) for part in record.context.split("\n\n")]
@@ -39,7 +40,7 @@ def test_records_have_longbench_fields_and_their_answer_in_the_text(dataset):
             assert all(record.context.count(sentence) == 1 for sentence in re.split(r"(?<=\.) ", answer))
         elif dataset == "samsum":
             assert all(name in record.input for name in re.findall(r"[A-Z][a-z]+", answer) if name != "They")
-        elif FACTS[dataset].metric != "code_sim":
+        elif CONFIGS[dataset].metric != "code_sim":
             assert answer in record.context + record.input
         assert (record.all_classes is not None) == (dataset == "trec")
 

@@ -91,8 +91,8 @@ def test_lines_without_a_dataset_take_the_one_that_is_given(tmp_path, capsys):
 
 def test_own_datasets_are_known_by_their_configs(tmp_path, capsys):
     (tmp_path / "data").mkdir()
-    facts = "{task: mine, prompt: '{context}', max_new_tokens: 4, metric: qa_f1}"
-    (tmp_path / "data/mine.yaml").write_text(f"source: longbench\ndatasets: {{my_qa: {facts}}}")
+    config = "{task: mine, prompt: '{context}', max_new_tokens: 4, metric: qa_f1}"
+    (tmp_path / "data/mine.yaml").write_text(f"source: longbench\ndatasets: {{my_qa: {config}}}")
     file = write(tmp_path / "p.jsonl", ROW, ROW | {"dataset": "my_qa", "prediction": "half Paris"})
     assert main([file, "--config-dir", str(tmp_path)]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -101,7 +101,7 @@ def test_own_datasets_are_known_by_their_configs(tmp_path, capsys):
     with pytest.raises(LazyBenchError, match="unknown dataset 'my_qa'"):
         main([file])
     (tmp_path / "data/other.yaml").write_text(
-        f"source: longbench\ndatasets: {{my_qa: {facts.replace('qa_f1', 'rouge')}}}"
+        f"source: longbench\ndatasets: {{my_qa: {config.replace('qa_f1', 'rouge')}}}"
     )
     with pytest.raises(LazyBenchError, match="differ in 'my_qa'"):
         main([file, "--config-dir", str(tmp_path)])

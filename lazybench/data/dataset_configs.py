@@ -1,4 +1,4 @@
-"""Facts of LongBench's datasets and of custom ones."""
+"""Configs of LongBench's datasets and of custom ones."""
 
 import json
 import re
@@ -38,7 +38,7 @@ _METRIC = Rule(
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetFacts:
+class DatasetConfig:
     """The prompt, generation and score of one dataset."""
 
     name: str  # also the stem of its file
@@ -71,9 +71,9 @@ def tasks() -> list[str]:
     return list(_longbench()["tasks"])
 
 
-def task_names(facts: Mapping[str, DatasetFacts]) -> list[str]:
+def task_names(configs: Mapping[str, DatasetConfig]) -> list[str]:
     """List LongBench's six tasks and `chinese`, then custom ones in the order of their datasets."""
-    names = [dataset.task for dataset in facts.values() if dataset.task is not None]
+    names = [dataset.task for dataset in configs.values() if dataset.task is not None]
     return list(dict.fromkeys([*tasks(), *names]))
 
 
@@ -82,40 +82,40 @@ def english() -> list[str]:
     return [name for names in _longbench()["tasks"].values() for name in names]
 
 
-def load_facts(extra: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, DatasetFacts]:
-    """Return facts by dataset: LongBench's in the order of its table, then custom ones.
+def load_dataset_configs(extra: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, DatasetConfig]:
+    """Return configs by dataset: LongBench's in the order of its table, then custom ones.
 
     Args:
-        extra: facts of custom datasets by name, as a config gives them: the fields of `DatasetFacts` but `name`.
-            Those without a default are required. With `like`, the name of one of LongBench's datasets, its facts are
+        extra: settings of custom datasets by name, as a data config has them: the fields of `DatasetConfig` but `name`.
+            Those without a default are required. With `like`, the name of one of LongBench's datasets, its settings are
             the defaults, but for the number of records.
 
     Raises:
-        LazyBenchError: a fact of `extra` is unknown, missing or wrong.
+        LazyBenchError: a setting in `extra` is unknown, missing or wrong.
     """
     table = _longbench()
     groups = table["tasks"] | {CHINESE: table[CHINESE]}
     task_of = {name: task for task, names in groups.items() for name in names}
-    facts = {name: DatasetFacts(name=name, task=task_of[name], **row) for name, row in table["datasets"].items()}
-    longbench = dict(facts)
+    configs = {name: DatasetConfig(name=name, task=task_of[name], **row) for name, row in table["datasets"].items()}
+    longbench = dict(configs)
     for name, values in (extra or {}).items():
         check("dataset name", name, NAME)
         if name in (ALL, *groups, *longbench):
             raise LazyBenchError(f"dataset name {name!r} is LongBench's own: choose another name for yours")
-        facts[name] = _user_facts(name, values, longbench)
-    for name, dataset in facts.items():
-        if (task := dataset.task) in facts:
+        configs[name] = _user_config(name, values, longbench)
+    for name, dataset in configs.items():
+        if (task := dataset.task) in configs:
             raise LazyBenchError(f"dataset {name!r}: task {task!r} is a dataset's name: choose another name for it")
-    return facts
+    return configs
 
 
-def datasets_of(task: str, facts: Mapping[str, DatasetFacts], has: Sequence[str] | None = None) -> list[str]:
+def datasets_of(task: str, configs: Mapping[str, DatasetConfig], has: Sequence[str] | None = None) -> list[str]:
     """List the datasets of a task.
 
     Args:
         task: a task, a dataset, or `all`. A task means its LongBench datasets, then custom ones. On data without any of
             LongBench's English datasets, one of LongBench's six tasks means those of its datasets that the data has.
-        facts: as `load_facts` returns them.
+        configs: as `load_dataset_configs` returns them.
         has: `all` datasets of the data (`lazybench.data.choose`); None for LongBench's 16 English ones.
 
     Raises:
@@ -123,11 +123,12 @@ def datasets_of(task: str, facts: Mapping[str, DatasetFacts], has: Sequence[str]
     """
     if task == ALL:
         return english() if has is None else list(has)
-    if task in facts:
+    if task in configs:
         return [task]
-    if task not in task_names(facts):
-        raise LazyBenchError(f"unknown task or dataset {task!r}: {suggest(task, [ALL, *task_names(facts), *facts])}")
-    names = [name for name, dataset in facts.items() if dataset.task == task]
+    if task not in task_names(configs):
+        hint = suggest(task, [ALL, *task_names(configs), *configs])
+        raise LazyBenchError(f"unknown task or dataset {task!r}: {hint}")
+    names = [name for name, dataset in configs.items() if dataset.task == task]
     if task in tasks() and has is not None and not {*has} & {*english()}:
         return [name for name in names if name in has] or names
     return names
@@ -138,7 +139,7 @@ def _longbench() -> dict[str, Any]:
     return json.loads(files("lazybench.data").joinpath("longbench.json").read_text("utf-8"))
 
 
-def _user_facts(name: str, given: Mapping[str, Any] | None, longbench: Mapping[str, DatasetFacts]) -> DatasetFacts:
+def _user_config(name: str, given: Mapping[str, Any] | None, longbench: Mapping[str, DatasetConfig]) -> DatasetConfig:
     reading = ("load", "columns", "rows")  # see `hf_datasets`
     values = {key: value for key, value in (given or {}).items() if key not in reading}
     by_length = values.pop("by_length", False)
@@ -150,5 +151,5 @@ def _user_facts(name: str, given: Mapping[str, Any] | None, longbench: Mapping[s
         hint = suggest(str(like), longbench)
         raise LazyBenchError(f"dataset {name!r}: like {like!r} is none of LongBench's: {hint}")
     defaults = {} if like is None else asdict(longbench[like]) | {"records": None}
-    with prefix_errors(f"dataset {name!r}", TypeError):  # a fact is unknown or missing
-        return DatasetFacts(**{**defaults, **values, "name": name})
+    with prefix_errors(f"dataset {name!r}", TypeError):  # a setting is unknown or missing
+        return DatasetConfig(**{**defaults, **values, "name": name})
