@@ -159,7 +159,7 @@ class RunConfig(_Checked):
     trace_tokens: int = setting(32, at_least(1))
     retry_failed: bool = False
     rerun: bool = False
-    calibrated: str = setting("refuse", one_of(("refuse", "mark")))
+    matched: str = setting("refuse", one_of(("refuse", "mark")))
     output: str = setting("results/runs", FILE)
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ from lazybench.config import CONF, DataConfig, ModelConfig, RunConfig
 # A setting is named as on the command line, and an entry of `environment.json` by its own name. What is not listed here
 # enters the hash, such as a method's own settings: what decides a run's answers, wherever they are generated.
 NOT_HASHED = (
-    {"shard", "batch", "timing", "trace", "retry_failed", "rerun", "calibrated", "output", "records_of"}
+    {"shard", "batch", "timing", "trace", "retry_failed", "rerun", "matched", "output", "records_of"}
     | {"versions", "command", "appearance", "on_engine"}
     | {"generation_config"}  # its file is among the weights
     # Where the model lies decides nothing: `weights` says what is there, and `dtype` what it became.
@@ -32,7 +32,7 @@ NOT_HASHED = (
     | {"dataset.groups"}
 )
 # Values that must be equal to compare two runs, besides code and dataset configs, in the order of headings.
-MATCHED = (
+COMPARED = (
     *("results_version", "weights_format", "dtype", "attention"),
     *("model.limit", "model.chat", "model.template", "model.remove", "model.shape"),
     *("data.limit", "data.half", "data.seed", "data.tokens"),
@@ -91,9 +91,9 @@ def comparable(
     The arguments are those of `hashed`. A run made before a setting existed gets the neutral value.
     """
     neutral, values = neutral_values(), _flatten(settings, environment)
-    matched = {key: values.get(key, neutral.get(key)) for key in MATCHED}
+    compared = {key: values.get(key, neutral.get(key)) for key in COMPARED}
     code = {f"code.{module}": digest for module, digest in (settings.get("code") or {}).items()}
-    return matched | code | _dataset_identities(dataset_configs)
+    return compared | code | _dataset_identities(dataset_configs)
 
 
 def shown(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:

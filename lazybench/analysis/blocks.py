@@ -42,9 +42,9 @@ class Row:
         return f"{self.title} {self.setting}".strip()
 
     @property
-    def is_calibrated(self) -> bool:
+    def is_matched(self) -> bool:
         """Whether `lazybench match` chose its settings."""
-        return labels.is_calibrated(self.runs[0])
+        return labels.is_matched(self.runs[0])
 
     @cached_property
     def expected(self) -> dict[str, int]:
@@ -133,21 +133,21 @@ class Block:
     def notes(self) -> list[str]:
         """Return at most five notes: times, missing numbers and settings."""
         shown = {name for names in self.tasks(self.compared).values() for name in names}
-        missing, settings, flattered, rare = [], [], [], set()
+        missing, settings, favoured, rare = [], [], [], set()
         for row in self.compared:
             lacking, failed = sorted(shown - row.datasets), len(row.records) - len(drop_failed(row.records))
             total = f"{len(row.records)} of {sum(row.expected.values())} records, without {', '.join(lacking)}"
             reasons = [total] * bool(lacking) + [f"{failed} failed"] * bool(failed)
             missing += [f"{row.name} ({'; '.join(reasons)})"] * bool(reasons)
-            settings += [f"{row.name if row.is_calibrated else row.title}: {row.hidden}"] * bool(row.hidden)
-            flattered += [row.name] * any(run.settings.get("calibrated_on") for run in row.runs)
+            settings += [f"{row.name if row.is_matched else row.title}: {row.hidden}"] * bool(row.hidden)
+            favoured += [row.name] * any(run.settings.get("matched_on") for run in row.runs)
             rare |= row.datasets - shown if row.method != "baseline" else set()
         texts = {
             "": self.times,
             "Left out: ": ", ".join(missing),
             "In no table, as most methods lack them: ": ", ".join(sorted(rare)),
             "Settings: ": "; ".join(dict.fromkeys(settings)),
-            "Their settings were chosen on these records, which favours them: ": ", ".join(flattered),
+            "Their settings were chosen on these records, which favours them: ": ", ".join(favoured),
         }
         return [f"{title}{text}" for title, text in texts.items() if text]
 
@@ -215,16 +215,16 @@ def _rows(runs: Sequence[Run]) -> list[Row]:
         distinct = {run.digest: run for run in own}  # copies of a run count once
         rows.append(Row(method, title, setting, tuple(distinct.values()), _joined(f"{title} {setting}", own)))
     order = {name: position for position, name in enumerate(labels.METHODS)}
-    rows.sort(key=lambda row: (order.get(row.method, 9), row.method, row.is_calibrated, strength_order(row.setting)))
+    rows.sort(key=lambda row: (order.get(row.method, 9), row.method, row.is_matched, strength_order(row.setting)))
     named = []
     for row in rows:
         others = [other for other in rows if other.method == row.method and other is not row]
         parts = row.setting.split()
         own = [part for part in parts if others and not all(part in other.setting.split() for other in others)]
         hidden = " ".join(part for part in parts if part not in own)
-        if row.is_calibrated:
+        if row.is_matched:
             method = row.runs[0].settings["method"]
-            own, hidden = [method["budget"]], " ".join(labels.provenance(method))
+            own, hidden = [method["speedup"]], " ".join(labels.provenance(method))
         named.append(replace(row, name=f"{row.title}, {' '.join(own)}" if own else row.title, hidden=hidden))
     return named
 

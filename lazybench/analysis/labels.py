@@ -22,7 +22,7 @@ _TITLES = yaml.safe_load(files("lazybench.analysis").joinpath("titles.yaml").rea
 def setting_of(method: str, settings: Mapping[str, Any]) -> str:
     """Return the settings that a label shows, e.g. `10:0.7,20:0.5` or `layer=8 keep=0.7`."""
     if "folds" in settings:
-        return f"calibrated for {settings['budget']}"
+        return f"matched to {settings['speedup']}"
     return " ".join(
         str(value) if name == "schedule" else f"{name}={short(_text(value))}"
         for name, value in shown(method, settings).items()
@@ -51,7 +51,7 @@ def format_settings(settings: Mapping[str, Any]) -> str:
 
 
 def provenance(method: Mapping[str, Any]) -> tuple[str, str]:
-    """Describe a calibrated method's settings, and where they come from: two parts of a sentence."""
+    """Describe a matched method's settings, and where they come from: two parts of a sentence."""
     folds, source = method["folds"], method.get("found") or {}
     settings = [setting_of(fold["method"]["name"], fold["method"]) for fold in folds]
     counts = source.get("records", [len(fold["records"]) for fold in folds])
@@ -71,7 +71,7 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def is_calibrated(run: "Run") -> bool:
+def is_matched(run: "Run") -> bool:
     """Return whether `lazybench match` chose the method's settings."""
     return "folds" in run.settings["method"]
 

@@ -32,7 +32,7 @@ def trace_means(rows: Collection[Mapping[str, Any]]) -> dict[str, Any]:
 def _computed(rows: list[Mapping[str, Any]]) -> dict[str, Any]:
     if not rows:
         return {}
-    # Folds of a calibrated method may prune after different layers.
+    # Folds of a matched method may prune after different layers.
     layers, _ = Counter(tuple(row["stages"]) for row in rows).most_common(1)[0]
     rows = [row for row in rows if tuple(row["stages"]) == layers]
     lengths = np.array([len(row["computed"]) for row in rows])

@@ -26,7 +26,7 @@ from lazybench.errors import LazyBenchError, RecordFailure, prefix_errors
 from lazybench.identity import digest, method_identity
 from lazybench.matching.speedups import SpeedupOutOfReach, Trial, computed_speedup, find
 from lazybench.methods import Method
-from lazybench.methods.calibrated import Calibrated, settings_of
+from lazybench.methods.matched import Matched, settings_of
 from lazybench.model.decoding import question_of
 from lazybench.model.prompts import Prompt
 from lazybench.run.divergence import divergence, unmodified_logits
@@ -72,7 +72,7 @@ class Matcher:
         lengths = [prompt.ids.shape[1] for prompt in self.prompts.values()]
         return f"{len(lengths)} prompts of {min(lengths)} to {max(lengths)} tokens"
 
-    def _by_operations(self, speedup: float) -> tuple[Calibrated, str, str]:
+    def _by_operations(self, speedup: float) -> tuple[Matched, str, str]:
         """Return the method that reaches the speedup, a comment for its file, and a message."""
         trial = self._find(self.method, speedup)
         method = self.method.pruning(trial.share)
@@ -81,9 +81,9 @@ class Matcher:
         if trial.error(speedup) > self.config.tolerance:
             message += "\n  no setting comes closer, as a layer's tokens are whole numbers"
         fold = {"method": method, "records": []}  # it may run all: the choice saw only how long they are
-        return self._calibrated(speedup, [fold], records=len(self.prompts)), note, message
+        return self._matched(speedup, [fold], records=len(self.prompts)), note, message
 
-    def _calibrated(self, speedup: float, folds: list[dict[str, Any]], **found: Any) -> Calibrated:
+    def _matched(self, speedup: float, folds: list[dict[str, Any]], **found: Any) -> Matched:
         """Return the method with settings for a speedup, and where they come from."""
         config = self.config
         source = {
@@ -93,7 +93,7 @@ class Matcher:
             "task": config.task,
             "limit": config.model.limit,
         }
-        return Calibrated(self.method.name, budget=f"{speedup:g}x", folds=folds, found=source | found)
+        return Matched(self.method.name, speedup=f"{speedup:g}x", folds=folds, found=source | found)
 
     def _find(self, method: Method, speedup: float) -> Trial:
         """Find how much a method prunes for a speedup of prefill by operations, summed over the prompts."""
@@ -104,7 +104,7 @@ class Matcher:
 
         return find(measure, speedup, self.config.tolerance)
 
-    def _tune(self, speedup: float) -> tuple[Calibrated, str, str]:
+    def _tune(self, speedup: float) -> tuple[Matched, str, str]:
         """Return the cross-fitted method for the speedup, no comment, and a message; write a table of the trials."""
         config, trials = self.config, self._trials(speedup)
         records = {half: self.halves[half][: config.records] for half in HALVES}
@@ -130,7 +130,7 @@ class Matcher:
         ]
         settings = " and ".join(setting_of(method.name, asdict(method)) for method in chosen.values())
         message = f"{settings}; geometric mean of KL on the other half's records {held_out_kl:.3f}"
-        return self._calibrated(speedup, folds, **found), "", message
+        return self._matched(speedup, folds, **found), "", message
 
     def _trials(self, speedup: float) -> list[Method]:
         """Return the trials of the method, each pruning as much as gives the speedup by its operations."""

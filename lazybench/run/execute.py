@@ -18,7 +18,7 @@ from lazybench.analysis.labels import format_settings, provenance, title_of
 from lazybench.data import Record, data_label
 from lazybench.errors import LazyBenchError, one_line
 from lazybench.methods import build_method, describe_stages
-from lazybench.methods.calibrated import Calibrated
+from lazybench.methods.matched import Matched
 from lazybench.model import environment
 from lazybench.model.decoding import question_of
 from lazybench.model.generation_config import answer_settings
@@ -84,8 +84,8 @@ def run(job: Job, resources: Resources, explained: bool = False) -> Path:
     print(f"weights: {described['weights_format']}\nrecords: {data_label(config.data)}")
     for note in job.notes:
         print(note)
-    if isinstance(job.method, Calibrated):
-        print(f"calibrated for {job.method.budget}: {' '.join(provenance(asdict(job.method))).rstrip()}")
+    if isinstance(job.method, Matched):
+        print(f"matched to {job.method.speedup}: {' '.join(provenance(asdict(job.method))).rstrip()}")
     if note := changes_since_earlier_run(folder.path, job.settings, described, job.used_configs):
         print(note)
     if config.rerun and (aside := folder.set_aside(lambda: is_finished(job, folder))):

@@ -17,7 +17,7 @@ from lazybench.data.record import fingerprint
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods import Method, build_method
 from lazybench.methods.baseline import Baseline
-from lazybench.methods.calibrated import Calibrated, settings_of
+from lazybench.methods.matched import Matched, settings_of
 from lazybench.methods.shared import second_models
 from lazybench.model.decoding import check_limit
 from lazybench.model.prompts import Prompt, PromptBuilder
@@ -136,11 +136,11 @@ def prepare(config: RunConfig, resources: Resources) -> Job:
     if tokenizer is not None:
         for name in filter(by_dataset.get, by_dataset):
             notes += PromptBuilder(tokenizer, config.model, dataset_configs[name]).warnings(by_dataset[name][0])
-    calibrated_on = method.calibrated_on(records) if isinstance(method, Calibrated) else 0
-    if calibrated_on and config.calibrated == "refuse":
+    matched_on = method.matched_on(records) if isinstance(method, Matched) else 0
+    if matched_on and config.matched == "refuse":
         raise LazyBenchError(
-            f"method {method.name} was calibrated on {calibrated_on} of these {len(records)} records: run it on the "
-            "other half, data.half=second or first, or set calibrated=mark to run it all the same, marked in every "
+            f"method {method.name} was matched on {matched_on} of these {len(records)} records: run it on the "
+            "other half, data.half=second or first, or set matched=mark to run it all the same, marked in every "
             "report"
         )
     used_metrics = {dataset_configs[name].metric for name in choice.datasets}
@@ -153,8 +153,8 @@ def prepare(config: RunConfig, resources: Resources) -> Job:
     settings |= {f"{key}_weights": weights for key, weights in second_models(method, resources.weights).items()}
     targets = {"method": config.method, "tokenizer": config.model.tokenizer}
     settings["code"] = identity.code_digests(method, targets, used_metrics)
-    if calibrated_on:
-        settings["calibrated_on"] = calibrated_on
+    if matched_on:
+        settings["matched_on"] = matched_on
     if choice.has != english():
         settings["data"]["has"] = choice.has  # what `all` stands for, should data be added later
     job = Job(config, dataset_configs, choice.datasets, method, tokenizer, records, settings, [*dict.fromkeys(notes)])

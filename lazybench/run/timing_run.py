@@ -66,7 +66,7 @@ def _config(settings: Mapping[str, Any], root: Path) -> RunConfig:
     values["model"] = ModelConfig(**values["model"])
     values["data"] = DataConfig(**{key: value for key, value in values["data"].items() if key != "has"})
     values["timing"] = TimingConfig(**values["timing"])
-    return RunConfig(**values, calibrated="mark", output=str(root))
+    return RunConfig(**values, matched="mark", output=str(root))
 
 
 def time_together(jobs: Mapping[Path, Job], resources: Resources, records: int, warmup: int) -> Path:

@@ -94,7 +94,7 @@ trace: false
 trace_tokens: 32
 retry_failed: false
 rerun: false
-calibrated: refuse
+matched: refuse
 output: results/runs
 model: {revision: null, dtype: auto, attention: sdpa, device: auto, chat: null, template: {}, remove: [],
   trust_remote_code: false, tokenizer: {}, shape: {}, outline: {}}
@@ -109,7 +109,7 @@ PromptCompression: {repeats: 1, scope: prompt, unit: sentence, ratio: 0.5, score
 LazyLLM: {repeats: 1, schedule: '', ranking: eq1, protect: none}
 FastKV: {repeats: 1, layer: 50%, keep: 0.2, window: 8, pooling: 7, kernel: average}
 GemFilter: {repeats: 1, layer: 44%, keep: 0.5, pooling: 5}
-Calibrated: {repeats: 1, budget: '', folds: [], found: {}}
+Matched: {repeats: 1, speedup: '', folds: [], found: {}}
 # Of Eq. 1: `changed` leaves these out, so a change of one raises RESULTS_VERSION instead.
 AttentionRanking: {queries: 1, half_life: null, pooling: 1, layers: 1, first: 0, bonus: 1.0, every: 1, revive: true}
 """
@@ -123,7 +123,7 @@ def test_the_neutral_values_are_those_that_finished_runs_were_made_with():
     neutral |= neutral.pop("")
     neutral["dataset"] = identity._neutral(DatasetConfig, "dataset")
     targets = {yaml.safe_load(path.read_text()).get("_target_") for path in (CONF / "method").glob("*.yaml")}
-    for target in targets | {"lazybench.methods.calibrated.Calibrated", "lazyllm.AttentionRanking"}:
+    for target in targets | {"lazybench.methods.matched.Matched", "lazyllm.AttentionRanking"}:
         neutral[target.rpartition(".")[2]] = identity.class_neutral(target)
     assert neutral == {name: value for name, value in yaml.safe_load(PINNED).items() if name in neutral}
 

@@ -75,7 +75,7 @@ def test_a_matched_method_runs(call, lazybench, matches, tmp_path):
     assert speedup == pytest.approx(1.5, rel=0.005)
     assert str(tmp_path) not in text
     written = yaml.safe_load(text)
-    assert (written["name"], written["budget"]) == ("static_pruning", "1.5x")
+    assert (written["name"], written["speedup"]) == ("static_pruning", "1.5x")
     ((method, records),) = (fold.values() for fold in written["folds"])
     assert method["_target_"] == "lazybench.methods.static_pruning.StaticPruning"
     assert (method["layer"], records) == (0, [])

@@ -152,7 +152,7 @@ def test_at_most_five_notes_say_what_is_missing_and_which_settings_there_are(run
     write_run(runs, "random_drop", rows_of(TASK)[:7], records_of=dict.fromkeys(TASK, 4))
     write_run(runs, "static_pruning", rows_of([*TASK, "lcc"]), task="all", records_of=dict.fromkeys([*TASK, "lcc"], 4))
     fold = {"method": {"name": "gemfilter", "layer": 3}, "records": ["a"]}
-    write_run(runs, "gemfilter", rows_of(TASK), method={"budget": "2x", "folds": [fold]})
+    write_run(runs, "gemfilter", rows_of(TASK), method={"speedup": "2x", "folds": [fold]})
     (block,) = blocks()
     notes = "\n".join(block.notes())
     assert len(block.notes()) <= 5

@@ -22,10 +22,10 @@ def settings_of(method: Method) -> dict[str, Any]:
 
 
 @dataclass
-class Calibrated(Method):
+class Matched(Method):
     """Run each record with settings that were chosen on other records, where there are such."""
 
-    budget: str = ""  # the speedup that the settings were chosen for, such as `2x`
+    speedup: str = ""  # what the method is matched to, such as `2x`
     # A mapping for each choice: `method`, and `records`, the hashes of the records it was chosen on: two with
     # `tune=true`, one of each half of the records; else one, of no records. The methods become their settings.
     folds: list[dict[str, Any]] = field(default_factory=list, repr=False)
@@ -38,7 +38,7 @@ class Calibrated(Method):
         self.folds = [fold | {"method": settings_of(fold["method"])} for fold in self.folds]
         self.repeats, self.label = self._methods[0].repeats, self._methods[0].label
 
-    def calibrated_on(self, records: Iterable[Record]) -> int:
+    def matched_on(self, records: Iterable[Record]) -> int:
         """Return the number of `records` for which there are no settings that were chosen on others."""
         return sum(all(record.hash in fold["records"] for fold in self.folds) for record in records)
 

@@ -8,8 +8,8 @@ from support import folders, one_line, rows
 from lazybench.config import CONF, HALVES, DataConfig
 from lazybench.data import half_of, load_records
 from lazybench.methods import build_method
-from lazybench.methods.calibrated import Calibrated, settings_of
 from lazybench.methods.lazyllm import LazyLLM
+from lazybench.methods.matched import Matched, settings_of
 
 DATA = {"name": "sample", "source": "sample", "limit": 2, "tokens": 512}
 SCHEDULES = ("1:0.5", "0:0.4,2:0.5")
@@ -35,7 +35,7 @@ def use(run, halves, tmp_path):
         given = [{"method": method, "records": half} for method, half in zip(methods, halves, strict=False)]
         source = {"layers": layers, "model": "tiny", "data": "sample"}
         (tmp_path / "own" / "method").mkdir(parents=True, exist_ok=True)
-        text = OmegaConf.to_yaml(settings_of(Calibrated("lazyllm", budget="2x", folds=given, found=source)))
+        text = OmegaConf.to_yaml(settings_of(Matched("lazyllm", speedup="2x", folds=given, found=source)))
         (tmp_path / "own" / "method" / "tuned.yaml").write_text(text)
         quick = ("task=code", "timing.per_dataset=0")
         return run("--config-dir", str(tmp_path / "own"), "method=tuned", *quick, *words)
@@ -58,9 +58,9 @@ def test_each_record_gets_the_schedule_tuned_without_it(use, halves, lazybench, 
     (folder,) = folders(tmp_path / "runs")
     assert folder.parts[-2] == "lazyllm"
     assert len(rows(folder)) == 4
-    assert "calibrated_on" not in yaml.safe_load((folder / "config.yaml").read_text())
+    assert "matched_on" not in yaml.safe_load((folder / "config.yaml").read_text())
     source = f"found {SCHEDULES[0]} on {len(first)} records and {SCHEDULES[1]} on {len(second)} records of sample"
-    assert f"calibrated for 2x: {source}" in shown
+    assert f"matched to 2x: {source}" in shown
     code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")
     assert code == 0, err
     assert "which favours" not in out
@@ -69,21 +69,21 @@ def test_each_record_gets_the_schedule_tuned_without_it(use, halves, lazybench, 
 
 
 @pytest.mark.parametrize("half", ["null", "first"])
-def test_records_it_was_tuned_on_are_refused(use, tmp_path, half):
+def test_records_it_was_matched_on_are_refused(use, tmp_path, half):
     code, _, err = use(f"data.half={half}", folds=1)
     line = one_line(code, err)
     assert "data.half=second" in line
-    assert "calibrated=mark" in line
+    assert "matched=mark" in line
     assert not folders(tmp_path / "runs")
 
 
 @pytest.mark.slow
-def test_records_it_was_tuned_on_are_marked(use, halves, lazybench, undrawn, tmp_path):
+def test_records_it_was_matched_on_are_marked(use, halves, lazybench, undrawn, tmp_path):
     assert use("data.half=second", folds=1)[0] == 0
-    code, _, err = use("calibrated=mark", folds=1)
+    code, _, err = use("matched=mark", folds=1)
     assert code == 0, err
     marked = [yaml.safe_load((folder / "config.yaml").read_text()) for folder in folders(tmp_path / "runs")]
-    assert sorted(settings.get("calibrated_on", 0) for settings in marked) == [0, len(halves[0])]
+    assert sorted(settings.get("matched_on", 0) for settings in marked) == [0, len(halves[0])]
     code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")
     assert code == 0, err
     mark = "settings were chosen on these records, which favours them: LazyLLM, 2x"
@@ -110,7 +110,7 @@ def test_halves_are_all_records_each_once_whatever_the_limit(tokenizer):
 
 def test_hashes_that_look_like_numbers_stay_text():
     hashes = ["0123456789012345", "1234567890123e45", "1e10000000000000"]
-    method = Calibrated("lazyllm", folds=[{"method": LazyLLM("lazyllm"), "records": hashes}])
+    method = Matched("lazyllm", folds=[{"method": LazyLLM("lazyllm"), "records": hashes}])
     assert OmegaConf.create(OmegaConf.to_yaml(settings_of(method))).folds[0].records == hashes
 
 
