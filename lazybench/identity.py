@@ -27,7 +27,7 @@ NOT_HASHED = (
     # Where the model lies decides nothing: `weights` says what is there, and `dtype` what it became.
     | {"model.name", "model.path", "model.device", "model.tokenizer", "model.outline"}
     # `records`, the digest of their content, and the configs of their datasets enter the hash instead.
-    | {"data.name", "data.source", "data.root", "data.label", "data.datasets", "data.has"}
+    | {"data.name", "data.source", "data.root", "data.label", "data.datasets", "data.available"}
     | {"data.limit", "data.half", "data.seed", "data.tokens", "data.load"}
     | {"dataset.groups"}
 )

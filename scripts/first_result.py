@@ -38,14 +38,14 @@ def run(name: str, question: Question) -> Decoder:
     return decode
 
 
-# The first pass warms up and gives the answer. Timed passes generate the unmodified model's, so that they compare.
+# The first pass warms up and gives the answer. Trials generate the unmodified model's, so that they compare.
 question = question_of(model, prompt)
 answers = {name: run(name, question).answers[0] for name in RANKINGS}
 question = question._replace(reference=answers["unmodified"], is_forced=True)
 times = {name: [] for name in RANKINGS}
 for _ in range(ROUNDS):
-    for name, passes in times.items():
-        passes.append(run(name, question).times)
+    for name, trials in times.items():
+        trials.append(run(name, question).times)
 
 texts = {name: to_text(answer, prompt).strip() for name, answer in answers.items()}
 first, whole = ({name: median(seconds[end] for seconds in times[name]) for name in RANKINGS} for end in (0, -1))

@@ -12,7 +12,7 @@ import pandas as pd
 
 from lazybench.analysis import labels
 from lazybench.analysis.averages import drop_failed, prefill_variation
-from lazybench.analysis.labels import strength_order
+from lazybench.analysis.labels import natural_order
 from lazybench.analysis.records import COLUMNS, KEY, OWN, TIME_COLUMNS, TIME_TEXTS, TRIAL, Run
 from lazybench.data.dataset_configs import CHINESE, DatasetConfig, datasets_of, task_names
 from lazybench.errors import LazyBenchError
@@ -215,7 +215,7 @@ def _rows(runs: Sequence[Run]) -> list[Row]:
         distinct = {run.digest: run for run in own}  # copies of a run count once
         rows.append(Row(method, title, setting, tuple(distinct.values()), _joined(f"{title} {setting}", own)))
     order = {name: position for position, name in enumerate(labels.METHODS)}
-    rows.sort(key=lambda row: (order.get(row.method, 9), row.method, row.is_matched, strength_order(row.setting)))
+    rows.sort(key=lambda row: (order.get(row.method, 9), row.method, row.is_matched, natural_order(row.setting)))
     named = []
     for row in rows:
         others = [other for other in rows if other.method == row.method and other is not row]

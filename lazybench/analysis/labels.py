@@ -76,7 +76,7 @@ def is_matched(run: "Run") -> bool:
     return "folds" in run.settings["method"]
 
 
-def strength_order(text: str) -> list[Any]:
+def natural_order(text: str) -> list[Any]:
     """Return a key that sorts labels by the numbers in them."""
     parts = re.findall(r"\d+(?:\.\d+)?|\D+", text)
     return [(1, float(part), "") if part[0].isdecimal() else (0, 0.0, part) for part in parts]

@@ -75,8 +75,8 @@ class Run:
     @cached_property
     def datasets(self) -> list[str]:
         """The datasets that it covers once it is finished."""
-        has = self.settings["data"].get("has")
-        return datasets_of(self.settings["task"], self.configs, english() if has is None else list(has))
+        available = self.settings["data"].get("available")
+        return datasets_of(self.settings["task"], self.configs, english() if available is None else list(available))
 
 
 def answers_table(lines: Iterable[Mapping[str, Any]]) -> pd.DataFrame:

@@ -51,8 +51,8 @@ def main(config: MatchConfig) -> Path:
     with closing(lock):
         if not lock.acquire():
             raise Busy(f"another process matches {name} in {folder}")
-        decides, model = _decisive(config, method, resources, machine), load_model(config.model)
-        matcher = Matcher(config, method, name, model, halves, prompts, decides)
+        cache_key, model = _cache_key(config, method, resources, machine), load_model(config.model)
+        matcher = Matcher(config, method, name, model, halves, prompts, cache_key)
         print(f"weights: {machine['weights_format']}")
         print(f"records: {data_label(config.data)}; {matcher.describe_prompts()}")
         for speedup, text, message in matcher.match():
@@ -73,7 +73,7 @@ def check(config: MatchConfig, resources: Resources) -> Method:
     return method
 
 
-def _decisive(config: MatchConfig, method: Method, resources: Resources, machine: dict[str, Any]) -> dict[str, Any]:
+def _cache_key(config: MatchConfig, method: Method, resources: Resources, machine: dict[str, Any]) -> dict[str, Any]:
     """Return everything that decides a measured value, besides the method's settings and the records."""
     settings = {"model": asdict(config.model), "weights": resources.weights(config.model)}
     settings |= {f"{key}_weights": weights for key, weights in second_models(method, resources.weights).items()}

@@ -109,28 +109,28 @@ def load_dataset_configs(extra: Mapping[str, Mapping[str, Any]] | None = None) -
     return configs
 
 
-def datasets_of(task: str, configs: Mapping[str, DatasetConfig], has: Sequence[str] | None = None) -> list[str]:
+def datasets_of(task: str, configs: Mapping[str, DatasetConfig], available: Sequence[str] | None = None) -> list[str]:
     """List the datasets of a task.
 
     Args:
         task: a task, a dataset, or `all`. A task means its LongBench datasets, then custom ones. On data without any of
             LongBench's English datasets, one of LongBench's six tasks means those of its datasets that the data has.
         configs: as `load_dataset_configs` returns them.
-        has: `all` datasets of the data (`lazybench.data.choose`); None for LongBench's 16 English ones.
+        available: `all` datasets of the data (`lazybench.data.choose`); None for LongBench's 16 English ones.
 
     Raises:
         LazyBenchError: neither a task nor a dataset has this name.
     """
     if task == ALL:
-        return english() if has is None else list(has)
+        return english() if available is None else list(available)
     if task in configs:
         return [task]
     if task not in task_names(configs):
         hint = suggest(task, [ALL, *task_names(configs), *configs])
         raise LazyBenchError(f"unknown task or dataset {task!r}: {hint}")
     names = [name for name, dataset in configs.items() if dataset.task == task]
-    if task in tasks() and has is not None and not {*has} & {*english()}:
-        return [name for name in names if name in has] or names
+    if task in tasks() and available is not None and not {*available} & {*english()}:
+        return [name for name in names if name in available] or names
     return names
 
 

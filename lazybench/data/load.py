@@ -22,7 +22,7 @@ class Choice:
     """The datasets of a task."""
 
     datasets: list[str]  # to run
-    has: list[str]  # `all` datasets of this data, whatever the task
+    available: list[str]  # `all` datasets of this data, whatever the task
     left_out: str | None  # one line about datasets without a file, which `all` skips
 
 
@@ -38,16 +38,16 @@ def choose(task: str, config: DataConfig, dataset_configs: Mapping[str, DatasetC
     """
     if config.source == "sample" or (config.source == "longbench" and config.root is None):
         return Choice(datasets_of(task, dataset_configs), english(), None)
-    available = longbench.names(config.root) if config.source == "longbench" else config.datasets
-    has = [name for name in (*english(), *config.datasets) if name in available]
-    chosen, left_out = datasets_of(task, dataset_configs, has), None
+    names = longbench.names(config.root) if config.source == "longbench" else config.datasets
+    available = [name for name in (*english(), *config.datasets) if name in names]
+    chosen, left_out = datasets_of(task, dataset_configs, available), None
     if not chosen:
         where = config.root if config.source == "longbench" else f"data.source={config.source}"
         raise LazyBenchError(f"task=all: {where} has none of LongBench's 16 English datasets or of data.datasets")
-    expected = [*(english() if {*has} & {*english()} else []), *config.datasets]
-    if task == ALL and (missing := ", ".join(name for name in expected if name not in has)):
-        left_out = f"task=all: {', '.join(has)}; {config.root} lacks {missing}"
-    return Choice(chosen, has, left_out)
+    expected = [*(english() if {*available} & {*english()} else []), *config.datasets]
+    if task == ALL and (missing := ", ".join(name for name in expected if name not in available)):
+        left_out = f"task=all: {', '.join(available)}; {config.root} lacks {missing}"
+    return Choice(chosen, available, left_out)
 
 
 def load_records(dataset: str, config: DataConfig, tokenizer: "PreTrainedTokenizerBase | None") -> list[Record]:

@@ -96,16 +96,16 @@ def estimate(job: Job, operations: float, pace: Pace, answers_unmodified: bool =
     answers = batched if answers_unmodified or job.is_baseline else 0.0
     traces = 0.0
     if not job.is_baseline:
-        answers += method.repeats * (batched + (method.prefills - 1) * prefill)
+        answers += method.repeats * (batched + (method.ttft_bound - 1) * prefill)
         # The unmodified model's logits, which another process may have kept for itself, and the method's along them.
         start = pace.batched_step_s * job.config.trace_tokens * records
         traces = (0.0 if answers_unmodified else prefill + start) + method.repeats * start
     # Seconds of an untimed first token of each record, and of each answer alone, which such a pass warms up.
     first = prefill + 2 * pace.step_s * records
     alone = prefill + pace.step_s * steps + first
-    pair = first + (0.0 if job.is_baseline else first + (method.prefills - 1) * prefill)
+    pair = first + (0.0 if job.is_baseline else first + (method.ttft_bound - 1) * prefill)
     timed = len(job.timed_records) / records
-    times = timed * (2 * alone + (0.0 if job.is_baseline else alone + 2 * (method.prefills - 1) * prefill))
+    times = timed * (2 * alone + (0.0 if job.is_baseline else alone + 2 * (method.ttft_bound - 1) * prefill))
     return answers + job.config.trace * traces + times + timing.warmup * (timed > 0) * pair / records
 
 

@@ -44,7 +44,7 @@ class Matcher:
     model: PreTrainedModel
     halves: Mapping[str, Sequence[Record]]  # all records of the task, by half
     prompts: Mapping[Key, Prompt]  # of the records to measure
-    decides: Mapping[str, Any]  # everything besides the method and the record that a measured value depends on
+    cache_key: Mapping[str, Any]  # everything besides the method and the record that a measured value depends on
     _expected: dict[Key, tuple[list[int], Tensor]] = field(default_factory=dict)  # tokens and logits, unmodified
 
     def match(self) -> Iterator[tuple[float, str, str]]:
@@ -172,7 +172,7 @@ class Matcher:
 
         Each method and record is measured once, and kept in a file for each method; an edited record is measured again.
         """
-        identity = {**self.decides, "method": method_identity(settings_of(method))}
+        identity = {**self.cache_key, "method": method_identity(settings_of(method))}
         journal = Journal(Path(self.config.output) / "measured" / f"{self.name}_{digest(identity)}.jsonl")
         journal.load()
         missing = [record for record in records if journal.rows.get(record.key, {}).get("record") != record.hash]

@@ -64,7 +64,7 @@ class Method(ABC):
     """
 
     can_batch: ClassVar[bool] = False  # whether it answers several prompts at once; timed answers are batches of one
-    prefills: ClassVar[float] = 1.0  # for `plan`: upper bound of its TTFT, as a multiple of the unmodified model's
+    ttft_bound: ClassVar[float] = 1.0  # for `plan`: upper bound of its TTFT, as a multiple of the unmodified model's
     label: ClassVar[str | None] = None  # its name in tables and figures; None for `name`
 
     name: str = setting(MISSING, NAME)  # in run folders, and in tables if it has no label

@@ -43,8 +43,8 @@ class Matched(Method):
         return sum(all(record.hash in fold["records"] for fold in self.folds) for record in records)
 
     @property
-    def prefills(self) -> float:
-        return self._methods[0].prefills
+    def ttft_bound(self) -> float:
+        return self._methods[0].ttft_bound
 
     def layer_tokens(self, model: PreTrainedModel, tokens: int) -> list[int]:
         return self._methods[0].layer_tokens(model, tokens)

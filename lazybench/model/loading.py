@@ -201,7 +201,7 @@ def load_skeleton(config: ModelConfig, device: str = "meta", vocabulary: int = 0
         with torch.device(device):
             model = AutoModelForCausalLM.from_config(structure, trust_remote_code=config.trust_remote_code, **settings)
     if config.attention == "eager" and model._supports_sdpa:
-        raise LazyBenchError("model.attention=eager flatters every method, and this model has better: use sdpa")
+        raise LazyBenchError("model.attention=eager favours every method, and this model has better: use sdpa")
     return model.eval()
 
 

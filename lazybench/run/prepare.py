@@ -155,8 +155,8 @@ def prepare(config: RunConfig, resources: Resources) -> Job:
     settings["code"] = identity.code_digests(method, targets, used_metrics)
     if matched_on:
         settings["matched_on"] = matched_on
-    if choice.has != english():
-        settings["data"]["has"] = choice.has  # what `all` stands for, should data be added later
+    if choice.available != english():
+        settings["data"]["available"] = choice.available  # what `all` stands for, should data be added later
     job = Job(config, dataset_configs, choice.datasets, method, tokenizer, records, settings, [*dict.fromkeys(notes)])
     if not job.own_records:
         raise LazyBenchError(f"shard={config.shard}: the run has {len(records)} records: set fewer parts")

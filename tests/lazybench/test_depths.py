@@ -110,10 +110,10 @@ def test_stages_go_to_layers_that_see_everything_and_say_so():
 def test_prompts_longer_than_a_window(name):
     model = build_kind("gemma3")
     unmodified = answered(METHODS["baseline"], model)
-    pruned, unpruned = answered(made(name), model), answered(made(name, keep=1.0), model)
-    assert unpruned.prompt_computed == 1
+    pruned, all_kept = answered(made(name), model), answered(made(name, keep=1.0), model)
+    assert all_kept.prompt_computed == 1
     assert pruned.prompt_computed < 1 or name == "gemfilter"  # which counts two passes
-    assert unpruned.tokens == unmodified.tokens
+    assert all_kept.tokens == unmodified.tokens
 
 
 def prompt_with_context(chat, context="Some facts about cats. " * 12):
@@ -150,10 +150,10 @@ def test_all_but_the_context_is_never_pruned(name, chat):
 @pytest.mark.parametrize("name", ["lazyllm+_no_revival", "static_pruning", "fastkv"])
 def test_hybrids_are_pruned_without_revival(name):
     model, method = build_kind("hybrid"), made(name)
-    output, unpruned = answered(method, model), answered(made(name, keep=1.0), model)
-    assert output.prompt_computed < 1 == unpruned.prompt_computed
+    output, all_kept = answered(method, model), answered(made(name, keep=1.0), model)
+    assert output.prompt_computed < 1 == all_kept.prompt_computed
     unmodified, nothing_pruned = answered(METHODS["baseline"], model), answered(method.nothing_pruned, model)
-    assert unpruned.tokens == unmodified.tokens == nothing_pruned.tokens
+    assert all_kept.tokens == unmodified.tokens == nothing_pruned.tokens
     assert {stage.layer for stage in method.resolve_schedule(model).stages} <= {3, 7}
     with pytest.raises(LazyLLMError, match="revive=False"):
         made("lazyllm").check(model)

@@ -34,7 +34,7 @@ def test_a_full_disk_costs_only_the_record_that_is_written(run, tmp_path, size):
         code, _, err = run(*MANY, output="small/runs")
         assert code == 2
         assert "No space left on device" in err.splitlines()[-1]  # below the bar
-        assert not list(small.rglob(".*.json.*"))  # nothing is half-written
+        assert not list(small.rglob(".*.json.*"))  # no partial file
         journals = [path.read_text().splitlines(keepends=True) for path in small.rglob("predictions.jsonl")]
         written = [json.loads(line) for lines in journals for line in lines if line.endswith("\n")]
         assert len(written) < 18

@@ -1,4 +1,4 @@
-"""Runs that are killed with SIGKILL and started again: every record once, and the answers of an undisturbed run."""
+"""Runs that are killed with SIGKILL and started again: every record once, and the answers of an uninterrupted run."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def words(tiny_model):
 
 @pytest.fixture
 def calm(lazybench, words):
-    """Run undisturbed; gives the exit code."""
+    """Run uninterrupted; gives the exit code."""
     return lambda output, *more: lazybench(*words, f"output={output}", *more)[0]
 
 

@@ -147,15 +147,15 @@ def test_all_is_what_a_folder_or_an_archive_has(tmp_path):
     for name in ("trec", "qasper", "unknown"):
         folder(tmp_path, b"", name)
     chosen = choose("all", there, load_dataset_configs(mine))
-    assert chosen.has == chosen.datasets == ["qasper", "trec", "mine"]
+    assert chosen.available == chosen.datasets == ["qasper", "trec", "mine"]
     assert "lacks narrativeqa, " in chosen.left_out
     fewshot = choose("fewshot", there, load_dataset_configs(mine))
     assert (fewshot.datasets, fewshot.left_out) == (["trec", "triviaqa", "samsum"], None)
     zipped = archive(tmp_path / "data.zip", b"", "data/trec.jsonl")
-    assert choose("all", DataConfig("zip", "longbench", root=str(zipped)), load_dataset_configs()).has == ["trec"]
+    assert choose("all", DataConfig("zip", "longbench", root=str(zipped)), load_dataset_configs()).available == ["trec"]
     for config in (DataConfig("hub", "longbench"), DataConfig("sample", "sample", limit=1)):
         chosen = choose("all", config, load_dataset_configs())
-        assert chosen.has == chosen.datasets == english()
+        assert chosen.available == chosen.datasets == english()
 
 
 def test_the_hubs_cache_is_used_offline(offline, tmp_path):

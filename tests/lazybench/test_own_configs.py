@@ -63,7 +63,7 @@ def test_all_runs_the_datasets_there_are_and_names_those_missing(own_run, tmp_pa
     (folder,) = folders(tmp_path / "results/runs")
     assert [row["dataset"] for row in rows(folder)] == ["my_qa", "my_sum", "my_alone"]
     settings = yaml.safe_load((folder / "config.yaml").read_text())
-    assert settings["data"]["has"] == ["my_qa", "my_sum", "my_alone"]
+    assert settings["data"]["available"] == ["my_qa", "my_sum", "my_alone"]
     assert "did you mean 'my_group'?" in one_line(*own_run("task=my_grup")[::2])
 
 

@@ -88,7 +88,7 @@ def test_all_of_the_users_data_is_planned_run_and_reported(own_run, lazybench, t
     ]
     saved = yaml.safe_load((folder / "config.yaml").read_text())
     assert saved["data"]["source"] == "table_reader.read"
-    assert saved["data"]["has"] == ["birds", "fish"]
+    assert saved["data"]["available"] == ["birds", "fish"]
     assert list(saved["code"]) == ["table_metric"]
     assert "0 of them with records to run" in own_run("task=all", command="plan")
     forget()  # neither the reader nor the metric is needed for a report

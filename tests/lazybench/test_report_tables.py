@@ -173,7 +173,7 @@ def test_the_best_is_bold_if_its_interval_excludes_the_second(runs, made, other,
 
 def test_means_are_over_datasets_that_most_rows_have(runs, values):
     data = {"datasets": {"a": _own("desk"), "b": _own("desk"), "c": _own("code"), "alone": _own(None)}}
-    data |= {"name": "mine", "source": "my_reader.read", "has": [*"abc", "alone"]}
+    data |= {"name": "mine", "source": "my_reader.read", "available": [*"abc", "alone"]}
     for digest, names in {"1": [*"abc", "alone"], "2": [*"abc", "alone"], "3": [*"ab"]}.items():
         for name in names:
             changes = {"task": name, "digest": f"{digest}{name}", "data": data, "method": {"schedule": f"8:0.{digest}"}}
@@ -207,6 +207,6 @@ def test_single_stages_beside_others_are_left_to_figure_6(runs, block):
 def test_scores_by_group_are_columns(runs, made):
     datasets = {"mine": {"like": "lcc", "groups": ["easy", "hard"]}}
     rows = [row("mine", number, groups="easy" if number < 4 else "hard", score=number / 8) for number in range(8)]
-    write_run(runs, "lazyllm", rows, task="mine", data={"datasets": datasets, "has": ["mine"]})
+    write_run(runs, "lazyllm", rows, task="mine", data={"datasets": datasets, "available": ["mine"]})
     (line,) = made()["score_by_group"].to_dict("records")
     assert (line["easy"], line["hard"]) == ("18.75", "68.75")

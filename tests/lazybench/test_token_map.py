@@ -93,14 +93,14 @@ def test_ids_are_those_of_prompt_and_answer_in_any_form(model, generation, token
     for form in (tokens[None], tokens.tolist()):
         assert token_map.html(stats, tokenizer, form) == token_map.html(stats, tokenizer, tokens)
     assert len(data_of(token_map.html(stats, tokenizer, tokens[:-1]))["maps"][0]["answer"]) == 23
-    unrecorded, unpruned = (
+    unrecorded, not_pruned = (
         generate(model, tokens[None, :9], 2, *settings)[0] for settings in (("1:0.5", False), ("", True))
     )
     for message, recorded, ids in (
         ("ids do not fit the generation, which computed 63 tokens", stats, tokens[:-2]),
         ("ids do not fit", stats, tokens.repeat(2, 1)),
         ("record_positions=True", unrecorded, tokens),
-        ("nothing was pruned", unpruned, tokens),
+        ("nothing was pruned", not_pruned, tokens),
     ):
         with pytest.raises(lazyllm.LazyLLMError, match=message):
             token_map.html(recorded, tokenizer, ids)
