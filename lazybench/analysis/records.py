@@ -44,7 +44,7 @@ COLUMNS = (*KEY, *_NUMBERS, *_TEXTS)
 TIME_COLUMNS = (*TIME_TEXTS, *_TIME_NUMBERS)
 _INTEGERS = (*_COUNTS, "retries", "noisy", "threads")
 _OWNER = ["model", "data", "subject"]  # what times are of
-_FORMAT = "lazybench records 3"
+_FORMAT = "lazybench records 4"
 _PATH = re.compile(r"(?:file://|(?<![\w.:/]))/[^\s,\]}'\"]*/")
 
 

@@ -64,7 +64,8 @@ def finished_runs(root: Path, resources: Resources) -> tuple[dict[str, dict[Path
 def _config(settings: Mapping[str, Any], root: Path) -> RunConfig:
     values = {field.name: settings[field.name] for field in fields(RunConfig) if field.name in settings}
     values["model"] = ModelConfig(**values["model"])
-    values["data"] = DataConfig(**{key: value for key, value in values["data"].items() if key != "available"})
+    data = values["data"]
+    values["data"] = DataConfig(**{field.name: data[field.name] for field in fields(DataConfig) if field.name in data})
     values["timing"] = TimingConfig(**values["timing"])
     return RunConfig(**values, matched="mark", output=str(root))
 
