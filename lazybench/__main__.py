@@ -33,7 +33,7 @@ SIMPLE = ("status", "list", "time", "report", "score")
 def script() -> int:
     """Run `main` as a process of its own: SIGTERM, which schedulers send, stops it like Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    onward = "continues where it stopped" if sys.argv[1:2] in (["run"], ["match"], ["time"]) else "starts anew"
+    onward = "continues where it stopped" if sys.argv[1:2] in (["run"], ["match"], ["time"]) else "starts again"
     try:
         code = main()
         sys.stdout.flush()

@@ -25,7 +25,7 @@ from lazybench.rules import (
 )
 
 _HERE = Path(__file__).resolve().parent
-# Inside an installed wheel the configs lie in the package; in a checkout they lie beside it.
+# An installed wheel has the configs inside the package, a checkout beside it.
 CONF = next(folder for folder in (_HERE / "conf", _HERE.parent / "conf") if folder.is_dir())
 
 T = TypeVar("T")
@@ -60,11 +60,11 @@ class ModelConfig(_Checked, section="model."):
         remove: strings removed from predictions, after white space around them (LongBench, for XGen).
         trust_remote_code: run Python code that comes with the model; off for every model that works without.
         tokenizer: `_target_`, a function that makes the tokenizer, and its arguments, for weights without one. A
-            `.gguf` file, and a folder with a `tokenizer.json`, keep their own all the same.
-        shape: transformers config, with its `model_type`, of a model with random weights, to measure speed where
-            there are no weights: `path` then gives the tokenizer alone. Empty loads the weights.
-        outline: transformers config, with its `model_type`, of the model's size: what `plan` goes by where the
-            checkpoint's own config.json is out of reach. It decides nothing else.
+            `.gguf` file, and a folder with a `tokenizer.json`, keep their own.
+        shape: transformers config, with its `model_type`, of a model with random weights, to measure speed without
+            weights: `path` is then only the tokenizer's. Empty loads the weights.
+        outline: transformers config, with its `model_type`, of the model's size, only for `plan` if the checkpoint's
+            own config.json is out of reach.
     """
 
     name: str = setting(MISSING, NAME)
@@ -105,14 +105,14 @@ class DataConfig(_Checked, section="data."):
             of a function of the user's, called as `read(dataset, root)`, that yields a dataset's records in order:
             `Record`s, or mappings with LongBench's fields. Its keyword-only arguments can be any of these settings.
         root: for `longbench`: a folder of `<dataset>.jsonl` files or a `data.zip`; None fetches the hub's. Another
-            source takes it as it is; `hf_datasets`: a JSON file or a folder, instead of a dataset of the hub.
-        limit: records a dataset at most; None means all of them.
+            source gets it unchanged; `hf_datasets`: a JSON file or a folder, instead of a dataset of the hub.
+        limit: maximum number of records per dataset; None means all of them.
         half: `first` or `second`, the records of one half by their hash, the same two halves everywhere: one to
             tune on and one to report. None means all of them.
         seed: of generated records.
         tokens: for `sample`: length of a record's context in tokens. For RULER: which of its records.
         load: for `hf_datasets`: arguments of `datasets.load_dataset` for all datasets; those of a dataset replace them.
-        label: what tables call these records; None means `name`, which rows always have. For `sample` it is fixed.
+        label: name of these records in tables; None means `name`, which rows always have. For `sample` it is fixed.
         datasets: configs of datasets beyond LongBench's, by name; `like` names one of LongBench's that it is
             like.
     """
@@ -138,7 +138,7 @@ class DataConfig(_Checked, section="data."):
 
 @dataclass
 class TimingConfig(_Checked, section="timing."):
-    """How times are taken; `conf/config.yaml` says what each setting means."""
+    """How answers are timed; `conf/config.yaml` explains each setting."""
 
     warmup: int = setting(5, at_least(0))
     per_dataset: int | None = setting(12, or_null(at_least(0)))
@@ -146,7 +146,7 @@ class TimingConfig(_Checked, section="timing."):
 
 @dataclass
 class RunConfig(_Checked):
-    """One run: a method on a model over the records of a task; `conf/config.yaml` says what each setting means."""
+    """One run: a method on a model over the records of a task; `conf/config.yaml` explains each setting."""
 
     model: ModelConfig = MISSING
     method: dict[str, Any] = field(default_factory=dict)
@@ -169,7 +169,7 @@ class RunConfig(_Checked):
 
 @dataclass
 class SpeedConfig(_Checked):
-    """A measurement of speed without a dataset; `conf/speed.yaml` says what each setting means."""
+    """A measurement of speed without a dataset; `conf/speed.yaml` explains each setting."""
 
     model: ModelConfig = MISSING
     method: dict[str, Any] = field(default_factory=dict)
@@ -181,7 +181,7 @@ class SpeedConfig(_Checked):
 
 @dataclass
 class MatchConfig(_Checked):
-    """A search for settings that reach given speedups; `conf/match.yaml` says what each setting means."""
+    """A search for settings that reach given speedups; `conf/match.yaml` explains each setting."""
 
     model: ModelConfig = MISSING
     method: dict[str, Any] = field(default_factory=dict)
@@ -197,7 +197,7 @@ class MatchConfig(_Checked):
 
 @dataclass
 class MapConfig(_Checked):
-    """A page of the tokens that methods prune and revive; `conf/map.yaml` says what each setting means."""
+    """A page of the tokens that methods prune and revive; `conf/map.yaml` explains each setting."""
 
     model: ModelConfig = MISSING
     method: dict[str, Any] = field(default_factory=dict)

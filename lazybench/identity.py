@@ -18,13 +18,13 @@ import yaml
 
 from lazybench.config import CONF, DataConfig, ModelConfig, RunConfig
 
-# A setting is named as on the command line, and an entry of `environment.json` by its own name. What is not listed here
-# enters the hash, such as a method's own settings: what decides a run's answers, wherever they are generated.
+# A setting is named as on the command line, and an entry of `environment.json` by its own name. Every other
+# value enters the hash, such as a method's own settings: all that answers depend on, wherever they are generated.
 NOT_HASHED = (
     {"shard", "batch", "timing", "trace", "retry_failed", "rerun", "matched", "output", "records_of"}
     | {"versions", "command", "appearance", "on_engine"}
     | {"generation_config"}  # its file is among the weights
-    # Where the model lies decides nothing: `weights` says what is there, and `dtype` what it became.
+    # The model's location does not matter: `weights` identifies its files, and `dtype` is the one in use.
     | {"model.name", "model.path", "model.device", "model.tokenizer", "model.outline"}
     # `records`, the digest of their content, and the configs of their datasets enter the hash instead.
     | {"data.name", "data.source", "data.root", "data.label", "data.datasets", "data.available"}
@@ -38,7 +38,7 @@ COMPARED = (
     *("data.limit", "data.half", "data.seed", "data.tokens"),
     *("trace_tokens", "weights"),
 )
-# How strongly a method prunes, and what: tables and figures always show these.
+# How much a method prunes, and where: tables and figures always show these settings.
 LABELLED = ("schedule", "layer", "keep", "scope", "ratio")
 
 # A setting's neutral value reproduces what runs did before the setting existed: its default, unless it stands here.
@@ -71,7 +71,7 @@ def hashed(
 
     Args:
         settings: the settings as `config.yaml` has them, or some of them.
-        environment: what `environment.json` has.
+        environment: contents of `environment.json`.
         dataset_configs: the `DatasetConfig` of each dataset that is run.
     """
     neutral, values = neutral_values(), _flatten(settings, environment)
@@ -99,8 +99,8 @@ def comparable(
 def shown(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that a label shows of a method, by name.
 
-    Settings that say how strongly it prunes, and what, are always there; others where they differ from the method's
-    config in `conf/`. Of a method from outside, all are that are set.
+    `LABELLED` settings are always included, others if they differ from the method's config in `conf/`. For a method
+    from outside, all settings are included that are set.
     """
     path = CONF / "method" / f"{method}.yaml"
     usual = _USUAL | (yaml.safe_load(path.read_text("utf-8")) if path.is_file() else {})
@@ -114,7 +114,7 @@ def shown(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def method_identity(settings: Any) -> Any:
-    """Return a method's settings without neutral ones, of each `_target_` in them the class's name alone."""
+    """Return a method's settings without neutral ones, with only the class's name of each `_target_`."""
     if isinstance(settings, list | tuple):
         return [method_identity(item) for item in settings]
     if not isinstance(settings, Mapping):
@@ -148,9 +148,9 @@ def class_neutral(target: str) -> dict[str, Any]:
 
 
 def code_digests(method: object, settings: Mapping[str, Any], metrics: Iterable[str]) -> dict[str, str]:
-    """Return a digest of each module from outside that decides a run's results, by module.
+    """Return a digest of each module from outside that a run's results depend on, by module.
 
-    Comments and layout do not count, nor what the module imports.
+    Comments, layout and the module's imports do not count.
 
     Args:
         method: the method; the modules of its class and of the bases of that count.
@@ -164,7 +164,7 @@ def code_digests(method: object, settings: Mapping[str, Any], metrics: Iterable[
 
 
 def _dataset_identities(dataset_configs: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
-    """Return by dataset the settings of its config that decide results, without neutral ones."""
+    """Return by dataset the settings of its config that results depend on, without neutral ones."""
     identities = {}
     for name, dataset in (dataset_configs or {}).items():
         neutral = _neutral(type(dataset), "dataset")

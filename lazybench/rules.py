@@ -32,7 +32,7 @@ def above(limit: float) -> Rule:
 
 
 def or_null(rule: Rule) -> Rule:
-    """Return the rule for null and what another one allows."""
+    """Return the rule for null or a value that `rule` allows."""
     return Rule(f"null or {rule.text}", lambda value: value is None or rule.test(value))
 
 

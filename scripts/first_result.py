@@ -1,4 +1,4 @@
-"""Ask the embedded model about a fact in a long text, with and without pruning: what scripts/quickstart shows."""
+"""Ask the embedded model about a fact in a long text, with and without pruning, for scripts/quickstart."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -56,7 +56,7 @@ for name, text in texts.items():
     print(f"{name:10}  {text:{width}}  {'  '.join(shown)}")
 print(
     "\nPruning computes only prompt tokens that get attention, which shortens the wait for the first token most."
-    "\nThis record was chosen because all three answer it. What pruning costs over many records stands in README.md."
+    "\nThis record was chosen because all three answer it. README.md has the results over many records."
     f"\nTimes: median of {ROUNDS}, and how many times as fast; all three generate unmodified's tokens."
     "\nNext: source .venv/bin/activate; python -m lazybench run method=lazyllm+ task=multidoc_qa"
 )

@@ -1,8 +1,8 @@
 """A device that is not the CPU, on a machine that has none: for tests of what code does on an accelerator.
 
 PyTorch lets Python register one more kind of device. Here its tensors are shells around CPU tensors and each operator
-runs on those, under CUDA's rules: no operator mixes devices, and the host waits wherever it must know a value. Each
-wait is counted by the line that asks for it.
+runs on those, under CUDA's rules: no operator mixes devices, and the host waits wherever it needs a value. Each
+wait is counted by the line that causes it.
 
     with PretendDevice() as device:
         model.to(device.name)
@@ -26,10 +26,10 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 KIND = "pretend"
 _CPU = torch.device("cpu")
 
-# Operators that must know values to make their result, or to know its shape.
+# Operators that need values for their result or for its shape.
 _VALUES = {"_local_scalar_dense", "allclose", "bincount", "equal", "masked_select", "nonzero"}
 _VALUES |= {"_unique", "_unique2", "unique_consecutive", "unique_dim", "unique_dim_consecutive"}
-# Operators that ask for the number in a tensor without dimensions, and which argument that is.
+# Operators that read the number in a tensor without dimensions, and which argument that is.
 _NUMBERS = {"masked_fill": 2, "masked_fill_": 2, "index_fill": 3, "index_fill_": 3}
 _COPIES = {"copy_", "_to_copy"}
 _READ_INDEXED = {"index", "_unsafe_index"}
@@ -41,7 +41,7 @@ class PretendDevice:
 
     Attributes:
         name: what `torch.device`, `.to` and `device=` take.
-        reads: how often the host waited for values on the device, by the line outside PyTorch that asked, `file:line`.
+        reads: number of times the host waited for the device, by the causing line outside PyTorch, `file:line`.
         launches: how many operators computed something there: not views, nor memory that is only set aside.
         opened: the open ones, by index.
     """
@@ -85,7 +85,7 @@ class PretendTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, host: torch.Tensor, index: int = 0, requires_grad: bool = False) -> "PretendTensor":
-        # accelerate makes a parameter anew, of its class, from a tensor that is there already, or on no device.
+        # accelerate makes a new parameter, of its class, from a tensor that is there already, or on no device.
         if isinstance(host, PretendTensor):
             return host
         if host.is_meta:
@@ -121,7 +121,7 @@ class PretendTensor(torch.Tensor):
         return PretendTensor(parts["host"], index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        # A number is put on a device only where it goes into one element: PyTorch knows of this for CUDA alone.
+        # A number is put on a device only where it goes into one element: PyTorch does this only for CUDA.
         super().__setitem__(index, value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=self.dtype))
 
 
@@ -293,14 +293,14 @@ class _Guard(torch._C._acc.DeviceGuard):
 
 @cache
 def _register() -> tuple[torch.library.Library, ...]:
-    """Make the kind of device known to PyTorch, once in a process; returns what must be kept for as long."""
+    """Register the kind of device with PyTorch, once per process; return the objects to keep alive."""
     _setup_privateuseone_for_python_backend(KIND, _Module(), _Hooks(), _Guard())
     anything, known = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
     # Tensors bring their operators to `_run` themselves; this is for those that make one from none.
     anything.fallback(_run, "PrivateUse1")
     # `torch.tensor` copies where the dispatch of tensors is off, and no fallback is found.
     known.impl("copy_", lambda *args: _run(torch.ops.aten.copy_.default, *args), "PrivateUse1")
-    # Else it would be taken apart before any tensor is asked, and rounded otherwise than on the CPU.
+    # Otherwise it would be decomposed before any tensor is dispatched, and rounded differently than on the CPU.
     attention = torch.ops.aten.scaled_dot_product_attention.default
     known.impl("scaled_dot_product_attention", lambda *args, **kw: _run(attention, *args, **kw), "PrivateUse1")
     return anything, known

@@ -14,7 +14,7 @@ import lazybench
 import lazyllm
 
 ROOT = Path(lazybench.__file__).parents[1]
-# The parts of each package, folders and files. Those of one line know nothing of each other.
+# The parts of each package, folders and files. Those of one line do not import each other.
 ORDERS = {
     "lazyllm": ({"reference", "core"}, {"rankings"}, {"hf"}, {"extras"}),
     # What happens to a record, from settings to the command line.

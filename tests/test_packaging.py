@@ -52,7 +52,7 @@ def test_the_versions_that_are_named_are_those_that_are_tested():
         slow("run task=code data=longbench data.root=/nowhere", "/nowhere: no such folder"),
     ],
 )
-def test_what_is_not_there_is_refused_before_slow_imports(line, says):
+def test_missing_things_are_refused_before_slow_imports(line, says):
     code = "import sys, runpy\nsys.modules['torch'] = sys.modules['transformers'] = None\n"
     code += f"sys.argv = ['lazybench', *{line.split()}]\nrunpy.run_module('lazybench', run_name='__main__')"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

@@ -33,7 +33,7 @@ class Row:
     setting: str
     runs: tuple[Run, ...]
     records: pd.DataFrame  # one line per record, with `COLUMNS`, `digest` of its run and, once chosen, `TIME_COLUMNS`
-    name: str = ""  # in tables: its title, with what tells it apart if the block has several rows of the method
+    name: str = ""  # in tables: its title, with its distinct settings if the block has several rows of the method
     hidden: str = ""  # the part of the setting that the name lacks
 
     @property
@@ -73,7 +73,7 @@ class Block:
     rows: tuple[Row, ...]  # in the order of the tables
     conditions: str  # in its heading
     stem: str  # in names of files
-    times: str  # says in a sentence where its speedups come from
+    times: str  # a sentence on where its speedups come from
 
     @cached_property
     def runs(self) -> list[Run]:
@@ -95,7 +95,7 @@ class Block:
 
     @cached_property
     def compared(self) -> list[Row]:
-        """The rows of tables: single-stage schedules of LazyLLM are only in Figure 6 if there are others."""
+        """The rows of tables: if LazyLLM has other schedules, those of a single stage are only in Figure 6."""
         num_stages = {row.label: len(labels.stages(row.runs[0])) for row in self.rows if row.method == "lazyllm"}
         several = any(number > 1 for number in num_stages.values())
         return [row for row in self.rows if not (several and num_stages.get(row.label) == 1)]
@@ -114,9 +114,9 @@ class Block:
         return f"{self.model_title} on {title}{generated}"
 
     def tasks(self, rows: Sequence[Row]) -> dict[str, list[str]]:
-        """Return by task the datasets that at least half of the rows finished, the unmodified model's aside.
+        """Return by task the datasets that at least half of the pruning rows finished.
 
-        A dataset without a task is its own.
+        A dataset without a task counts as a task.
         """
         rows = pruned(rows) or rows
         shared = {name for name in self.configs if 2 * sum(name in row.datasets for row in rows) >= len(rows)}
@@ -126,7 +126,7 @@ class Block:
         return {task: names for task, names in tasks.items() if names}
 
     def averaged(self, rows: Sequence[Row]) -> dict[str, list[str]]:
-        """Return the tasks of the mean over tasks: without the Chinese one and own datasets, unless alone."""
+        """Return the tasks of the mean over tasks: all but Chinese and custom ones, unless there are no others."""
         tasks = self.tasks(rows)
         return {task: names for task, names in tasks.items() if task != CHINESE and names != [task]} or tasks
 
@@ -158,7 +158,7 @@ def pruned(rows: Sequence[Row]) -> list[Row]:
 
 
 def conditions(run: Run) -> dict[str, str]:
-    """Return what must be equal in runs that compare, by name, as text: of those that both have."""
+    """Return the values, as text by name, that comparable runs share if both have them."""
     values = comparable(run.settings, run.environment, {name: run.configs[name] for name in run.datasets})
     values["generation_config"] = run.environment.get("generation_config")
     values[f"records of {run.settings['task']}"] = run.settings.get("records")
@@ -230,7 +230,7 @@ def _rows(runs: Sequence[Run]) -> list[Row]:
 
 
 def _joined(label: str, runs: Sequence[Run]) -> pd.DataFrame:
-    """Join the records of runs of one row: of each the first that did not fail, with the first trace."""
+    """Join the records of a row's runs: for each record the first line without an error, with the first trace."""
     records = pd.concat([run.records.assign(digest=run.digest, folder=run.folder) for run in runs])
     answered = drop_failed(records)
     different = answered.groupby(KEY)[_ANSWER].transform("nunique").gt(1).any(axis=1)
@@ -248,10 +248,10 @@ def _joined(label: str, runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def _timed(rows: Sequence[Row], times: pd.DataFrame) -> tuple[Row, ...]:
-    """Give the rows their times, of one machine: `times` are all of the block's model and data.
+    """Add times of one machine to the rows; `times` are all those of the block's model and data.
 
-    They come from the newest of the timing runs that time most rows, if that is more than half of those that prune;
-    else from the runs themselves.
+    They come from the timing run with the most rows, the newest of several, if it has more than half of the pruning
+    rows; else from the runs themselves.
     """
     subjects = [[f"{run.method}/{run.digest}" for run in row.runs] for row in rows]
     chosen, best = times.head(0), (-1, "")
@@ -266,7 +266,7 @@ def _timed(rows: Sequence[Row], times: pd.DataFrame) -> tuple[Row, ...]:
     timed = []
     for row, names in zip(rows, subjects, strict=True):
         own = chosen[chosen["subject"].isin(names)]
-        if row.method == "baseline":  # its times stand beside those of every row
+        if row.method == "baseline":  # every line of times also has the unmodified model's
             own = chosen.assign(**{key: chosen[f"unmodified_{key}"] for key in TRIAL})
         records = row.records.merge(own.drop_duplicates(KEY)[[*KEY, *TIME_COLUMNS]], on=KEY, how="left")
         timed.append(replace(row, records=records.fillna(dict.fromkeys(TIME_TEXTS, ""))))
@@ -274,7 +274,7 @@ def _timed(rows: Sequence[Row], times: pd.DataFrame) -> tuple[Row, ...]:
 
 
 def _sentence(rows: Sequence[Row]) -> str:
-    """Say which times the rows have."""
+    """Describe in a sentence where the times of rows come from."""
     timed = pd.concat([row.records for row in rows]).dropna(subset="ttft_s")
     if timed.empty:
         return "No speedups: nothing was timed, or on several machines. `lazybench time` times runs side by side."

@@ -3,8 +3,8 @@
 A number is a weighted mean over datasets of means, or of ratios of means, over records. Its interval is Student's, with
 records drawn dataset by dataset:
 
-- A dataset's jackknife pseudo-values (Miller 1974) stand for its records. For a mean they are the records; for a ratio
-  of means they carry its bias and the pull of each record.
+- A dataset's jackknife pseudo-values (Miller 1974) replace its records. For a mean they are the records; for a ratio
+  of means they include its bias and the influence of each record.
 - Their variances add up, with Satterthwaite's (1946) degrees of freedom, or fewer where a few records have most of the
   variance.
 - The end on the side of the longer tail moves out by the first term of the Edgeworth expansion of a studentised mean
@@ -13,7 +13,7 @@ records drawn dataset by dataset:
 Such an interval covers the truth in at least 0.92 of simulated samples: of scores with a lump at 0, paired differences
 and ratios of times, in 1 to 16 datasets of 2 to 200 records, or in LongBench's 16 with one record each and the tasks in
 place of datasets. Where that level does not hold, there is no interval: a mean of divergences has none, as a few
-records decide it. Percentiles of a bootstrap cover 0.6 to 0.9 with 2 to 8 records, so scipy's are not used.
+records dominate it. Percentiles of a bootstrap cover 0.6 to 0.9 with 2 to 8 records, so scipy's are not used.
 """
 
 import math
@@ -46,7 +46,7 @@ class Estimate:
 
 
 def rounded(value: float, decimals: int = 12) -> float:
-    """Round to 10 digits and some decimals: machines sum in different orders, and what is shown must not tell."""
+    """Round to 10 digits and `decimals`, to hide that machines sum in different orders."""
     return float(f"{round(value, decimals):.10g}")
 
 
@@ -61,7 +61,7 @@ def estimate(
     """Estimate a weighted mean over datasets of a ratio of sums over records.
 
     Args:
-        numerators: one a record, as all others.
+        numerators: one per record, as for all arguments.
         denominators: None for a mean.
         datasets: the record's dataset; None for a single one.
         weights: the record's share in its dataset's weight, which is their sum; None weighs datasets alike.
@@ -92,7 +92,7 @@ def estimate(
 def geometric_mean(values: np.ndarray) -> Estimate:
     """Estimate the geometric mean over records of numbers from 0, with Student's interval; 0 where all are 0.
 
-    A number below `NEGLIGIBLE` counts as that: rounding decides there.
+    Numbers below `NEGLIGIBLE`, which are mostly rounding, count as `NEGLIGIBLE`.
     """
     if not values.any():
         return Estimate(0.0)
@@ -105,7 +105,7 @@ def geometric_mean(values: np.ndarray) -> Estimate:
 
 
 def _margins(values: np.ndarray, codes: np.ndarray, shares: np.ndarray) -> tuple[float, float] | None:
-    """Return how far the interval reaches below and above the mean of pseudo-values; None where its level fails.
+    """Return how far the interval reaches below and above the mean of pseudo-values; None if its level does not hold.
 
     `codes` number the datasets of records, and `shares` are datasets' weights, which sum to 1.
     """

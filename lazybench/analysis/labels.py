@@ -10,7 +10,7 @@ import yaml
 
 from lazybench.identity import shown
 
-if TYPE_CHECKING:  # it imports pandas, which `status` does without
+if TYPE_CHECKING:  # it imports pandas, which `status` does not need
     from lazybench.analysis.records import Run
 
 # The methods of the paper's Table 1, in its order.
@@ -36,7 +36,7 @@ def method_title(run: "Run") -> str:
 
 
 def title_of(name: str, kind: str = "method") -> str:
-    """Return the title of a method, model, data or task; without one its name, for a method as words."""
+    """Return the title of a method, model, data or task; by default its name, for a method with spaces."""
     return _TITLES[kind].get(name, name.replace("_", " ") if kind == "method" else name)
 
 
@@ -59,7 +59,7 @@ def provenance(method: Mapping[str, Any]) -> tuple[str, str]:
     choices = [f"{setting} on {count} records" for setting, count in zip(settings, counts, strict=True)]
     forms = {"data": "of {}", "task": "task {}", "model": "with {}", "limit": "cut to {} tokens"}
     details = [form.format(source[key]) for key, form in forms.items() if key in source]
-    held_out = "(each record is run with a schedule that was found on other records)" if len(folds) > 1 else ""
+    held_out = "(each record is run with a schedule matched on other records)" if len(folds) > 1 else ""
     best = f"the best of {source['tried']} trials, " if "tried" in source else ""
     return f"{best}found {' and '.join(choices)}", " ".join([", ".join(details), held_out]).strip()
 
@@ -86,5 +86,5 @@ def stages(run: "Run") -> list[tuple[str, float]]:
     """Return layer and keep of each stage of a schedule such as `10:0.7,50%:0.5`; empty for a method without one."""
     schedule = str(run.settings["method"].get("schedule", ""))
     pairs = [re.fullmatch(r"(\d+(?:\.\d*)?%?):(\d*\.?\d+)", stage) for stage in schedule.split(",")]
-    # A user's method may call something else its schedule.
+    # In a user's method `schedule` may mean something else.
     return [(pair[1], float(pair[2])) for pair in pairs if pair] if all(pairs) else []

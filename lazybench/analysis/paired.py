@@ -20,15 +20,16 @@ FEWEST = 6  # five records cannot give a p below 0.05
 
 
 def compare(block: Block) -> pd.DataFrame:
-    """Compare every two rows that prune, in tables, at equal speed.
+    """Compare all pairs of pruning rows of the tables that have equal speed.
 
     Returns:
-        A row per pair, with the names of `first` and `second`, and `first_ttft_speedup` and `second_ttft_speedup`, each
-        over its timed records of the datasets that both finished. Over the records that both ran without failing:
-        `records`, and `score_difference`, of 100, the first's minus the second's, with its interval. Over those of them
-        with a KL of the next token under both (`kl_records`): `kl_ratio` of the geometric means with its interval,
-        below 1 if the first is nearer to the unmodified model; `records_first_lower_kl`; `kl_p` of Wilcoxon's
-        signed-rank test, two-sided, and `kl_p_holm`, by Holm's method for all rows. Empty if no two are at equal speed.
+        A row per pair, none without pairs of equal speed: the names `first` and `second`, and
+
+        - `first_ttft_speedup`, `second_ttft_speedup`, each over its timed records of the datasets that both finished;
+        - `records` on which neither failed, and their `score_difference`, first minus second, of 100, with interval;
+        - `kl_records`, those with a KL under both, and over these `kl_ratio` of the geometric means with its interval,
+          below 1 if the first is nearer to the unmodified model; `records_first_lower_kl`; `kl_p` of Wilcoxon's
+          signed-rank test, two-sided, and `kl_p_holm`, corrected for all pairs by Holm's method.
     """
     pairs, averaged = [], block.averaged(block.compared)
     for first, second in combinations(pruned(block.compared), 2):

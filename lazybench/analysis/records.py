@@ -28,7 +28,7 @@ KEY = ["dataset", "_id"]
 # Subjects of times besides the timed runs, which are named `<method>/<hash>`.
 UNMODIFIED, NOTHING_PRUNED = "unmodified", "nothing_pruned"
 OWN = "run"  # the `timing` of times from the run itself; those of a timing run have its hash
-# Columns of a trial, in seconds and tokens, by the column of tables. A subject's prefix stands before them.
+# Keys of a trial, in seconds and tokens, by the column of tables, to which a subject's prefix is added.
 TRIAL = {"ttft_s": "ttft_s", "generation_s": "generation_s", "decode_step_s": "decode_step_s"}
 TRIAL |= {"timed_tokens": "new_tokens"}
 _PREFIXES = ("", "unmodified_", "nothing_pruned_")
@@ -43,7 +43,7 @@ TIME_TEXTS = ("timing", "timed_on", "timed_commit", "timed_date")
 COLUMNS = (*KEY, *_NUMBERS, *_TEXTS)
 TIME_COLUMNS = (*TIME_TEXTS, *_TIME_NUMBERS)
 _INTEGERS = (*_COUNTS, "retries", "noisy", "threads")
-_OWNER = ["model", "data", "subject"]  # what times are of
+_OWNER = ["model", "data", "subject"]  # identify the run that was timed
 _FORMAT = "lazybench records 4"
 _PATH = re.compile(r"(?:file://|(?<![\w.:/]))/[^\s,\]}'\"]*/")
 
@@ -96,7 +96,7 @@ def answers_table(lines: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 def times_table(lines: Iterable[Mapping[str, Any]], timing: str = OWN) -> pd.DataFrame:
     """Make a table of lines of times: `subject`, `KEY` and `TIME_COLUMNS`, a row per record and timed run.
 
-    In a run of the unmodified model that is the subject. `timing` is the hash of the timing run. Trials are averaged.
+    The unmodified model is the subject of its own runs. `timing` is the hash of the timing run. Trials are averaged.
     """
     rows = []
     for line in lines:
@@ -131,7 +131,7 @@ def find(roots: Sequence[str | Path]) -> tuple[list[Run], pd.DataFrame]:
     for root in map(Path, roots):
         if not root.is_dir():
             raise LazyBenchError(f"runs={root}: no such folder")
-        # A folder may hold settings alone.
+        # A folder may have only settings.
         paths = [path for path in run_folders(root) if any(file.exists() for file in journals(path, PREDICTIONS))]
         reports = [path.parent for path in root.rglob(RUNS) if path.with_name(RECORDS).exists()]
         if not paths and not reports:
@@ -141,7 +141,7 @@ def find(roots: Sequence[str | Path]) -> tuple[list[Run], pd.DataFrame]:
             for folder in folders:
                 try:
                     found, own = read(folder)
-                    for run in found:  # an error in what tables take from settings is raised here
+                    for run in found:  # raise errors in settings that tables need
                         _ = run.datasets, run.settings["records_of"]
                 except Exception as error:  # files can be broken in any way
                     reason = one_line(str(error) if isinstance(error, LazyBenchError) else first_line(error))
@@ -195,7 +195,7 @@ def _read_run(folder: Path) -> tuple[list[Run], pd.DataFrame]:
 
 
 def _read_compact(folder: Path) -> tuple[list[Run], pd.DataFrame]:
-    """Read what `write_compact` wrote; a damaged file raises any error of its reader."""
+    """Read the files of `write_compact`; a damaged file raises any error of its reader."""
     content = json.loads((folder / RUNS).read_text("utf-8"))
     if content["format"] != _FORMAT:
         raise LazyBenchError(f"{folder / RUNS} is of another version ({content['format']}): make it again")

@@ -126,7 +126,7 @@ def _check(name: str, config: Any, resources: "Resources") -> Any:
 
 
 def _run_job(name: str, config: Any, resources: "Resources", checked: Any, explained: bool = False) -> None:
-    """Run a job in this process; `checked` is what `_check` returned for it. `run` explains its numbers if asked."""
+    """Run a job in this process; `checked` is the result of `_check`. If `explained`, `run` explains its numbers."""
     if name == "run":
         import_module("lazybench.run.execute").run(checked, resources, explained)
     else:
@@ -143,11 +143,11 @@ def _run_in_turn(name: str, jobs: Sequence[_Job], checked: Sequence[Any], resour
     pairs = sorted(zip(jobs, checked, strict=True), key=lambda pair: models.index(pair[0].settings.model))
     failed = sum(_attempt(name, job, resources, check) is not None for job, check in pairs)
     if failed:
-        raise LazyBenchError(f"{failed} of {len(jobs)} jobs of the sweep failed; the same command runs what is missing")
+        raise LazyBenchError(f"{failed} of {len(jobs)} jobs of the sweep failed; the same command runs the rest")
 
 
 def _attempt(name: str, job: _Job, resources: "Resources", checked: Any = None) -> Exception | None:
-    """Run a job of a sweep in this process, and print and return its error; `checked` is what `_check` returned."""
+    """Run a job of a sweep in this process, and print and return its error; `checked` is the result of `_check`."""
     _begin(name, job)
     try:
         _run_job(name, job.settings, resources, checked or _check(name, job.settings, resources))
@@ -180,7 +180,7 @@ def _launch(name: str, jobs: Sequence[_Job]) -> None:
         message = one_line(str(error))[:300] or type(error).__name__
         raise LazyBenchError(
             f"jobs of the sweep failed or were lost: {message}; lazybench status shows every job, and the same command "
-            "runs what is missing"
+            "runs the rest"
         ) from error
 
 
@@ -198,7 +198,7 @@ def _launched(config: DictConfig) -> None:
 
 
 def _begin(name: str, job: _Job) -> None:
-    """Print the names of what a job runs on, and set `sys.argv` and `HydraConfig` as if it ran alone."""
+    """Print a job's model, data, method and task; set `sys.argv` and `HydraConfig` as for a single job."""
     HydraConfig.instance().set_config(job.config)
     folders = [f"--config-dir={folder}" for folder in settings.own_folders(job.config.hydra)]
     sys.argv = [f"lazybench {name}", *folders, *job.config.hydra.overrides.task]

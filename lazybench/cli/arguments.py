@@ -21,7 +21,7 @@ def read(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     """Parse `words`; a parser with `--runs` also accepts `key=value` for `--key=value`."""
 
     def refuse(message: str) -> NoReturn:
-        raise LazyBenchError(f"{message}: {parser.prog} --help shows what there is")
+        raise LazyBenchError(f"{message}: {parser.prog} --help lists the arguments")
 
     parser.error = refuse
     if parser.get_default("runs") is not None:

@@ -1,4 +1,4 @@
-"""`lazybench list`: list what a run can choose."""
+"""`lazybench list`: list the choices of a run."""
 
 import re
 from argparse import ArgumentParser

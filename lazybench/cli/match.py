@@ -64,9 +64,9 @@ def main(config: MatchConfig) -> Path:
 
 def check(config: MatchConfig, resources: Resources) -> Method:
     """Return the method to match; `LazyBenchError` if it has no share to prune, or the model's config rules it out."""
-    build_method(config.method).pruning(0.5)  # raises where no setting says how much is pruned
+    build_method(config.method).pruning(0.5)  # raises if no setting controls how much is pruned
     method, skeleton = method_for(config.method, config.model, resources), resources.skeleton(config.model)
-    method.layer_tokens(skeleton, config.model.limit)  # raises where it is not known what is computed
+    method.layer_tokens(skeleton, config.model.limit)  # raises if the computed tokens are not known
     check_limit(config.model, config.answer_tokens, skeleton)
     for trial in method.trials() if config.tune else ():
         trial.check(skeleton)
@@ -74,7 +74,7 @@ def check(config: MatchConfig, resources: Resources) -> Method:
 
 
 def _cache_key(config: MatchConfig, method: Method, resources: Resources, machine: dict[str, Any]) -> dict[str, Any]:
-    """Return everything that decides a measured value, besides the method's settings and the records."""
+    """Return everything that a measured value depends on, besides the method's settings and the records."""
     settings = {"model": asdict(config.model), "weights": resources.weights(config.model)}
     settings |= {f"{key}_weights": weights for key, weights in second_models(method, resources.weights).items()}
     settings |= {"code": code_digests(method, {"method": config.method}, ())}

@@ -24,7 +24,7 @@ from lazybench.store.writing import replace
 # By dataset, its config and the data config that defines it; an empty name for LongBench and configs that extend it.
 Known = Mapping[str, tuple[str, DatasetConfig]]
 
-# Of a scored line, before the scores by other metrics.
+# Columns of a scored line, before the scores by other metrics.
 _COLUMNS = ("path", "dataset", "_id", "score", "length", "groups")
 
 
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--dataset", metavar="NAME", help=default)
     output = "write every record with its 'score' (0 to 1) to FILE"
     parser.add_argument("--output", metavar="FILE", type=Path, help=output)
-    add_config_dir(parser, "also know the datasets of the data configs in FOLDER")
+    add_config_dir(parser, "also use the datasets of the data configs in FOLDER")
     flags = read(parser, argv)
     sys.path += map(str, flags.config_dir)  # for the user's metrics
     known = _known([*flags.config_dir, CONF])
@@ -74,7 +74,7 @@ def _score_file(path: Path, dataset: str | None, known: Known) -> list[tuple[dic
         lines = list(parse(file, path))
     pairs = [(line, {"path": path} | _score(line, where, dataset or path.stem, known)) for where, line in lines]
     if all(scores["score"] is None for _, scores in pairs):
-        raise LazyBenchError(f"{path}: there is no prediction in it: one a line was expected")
+        raise LazyBenchError(f"{path}: there is no prediction in it: one per line was expected")
     return pairs
 
 
@@ -118,7 +118,7 @@ def _score(line: Mapping[str, Any], where: str, default: str, known: Known) -> d
 def _refuse_mixed(answered: pd.DataFrame) -> None:
     """Raise `LazyBenchError` if a record has two answers, or a dataset without ids has two files."""
     is_first = ~answered.duplicated(["path", "dataset", "_id"])
-    lines = answered[(answered["_id"] != "") | is_first]  # of lines without ids, one a file
+    lines = answered[(answered["_id"] != "") | is_first]  # one line per file of those without ids
     for line in lines[lines.duplicated(["dataset", "_id"])].to_dict("records"):
         name = f"record {line['_id']} of {line['dataset']}" if line["_id"] else line["dataset"]
         raise LazyBenchError(f"{line['path']}: {name} is answered twice: score each model or method separately")

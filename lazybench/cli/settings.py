@@ -26,7 +26,7 @@ from lazybench.errors import LazyBenchError, causes_of, first_line, suggest
 
 # The extra that installs each of Hydra's launchers.
 _EXTRAS = {"joblib": "joblib", "ray": "ray", "submitit_local": "submitit", "submitit_slurm": "submitit"}
-# What to do about a choice that does not exist, by group.
+# Advice about a choice that does not exist, by group.
 _ADVICE = {
     "model": "; for a hub id, folder or .gguf file give model.path= and model.limit=TOKENS, its longest prompt",
     "hydra/launcher": "; pip install 'PATH_TO_THIS_CHECKOUT[joblib]', or [submitit] or [ray], installs more",
@@ -50,12 +50,12 @@ def config_file(command: str) -> str:
 
 
 def stand_in_for_launchers() -> None:
-    """Let jobs compose with launchers that are not installed; their `_target_` says how to install them."""
+    """Let jobs compose with launchers that are not installed; their `_target_` names the extra to install."""
     Plugins.instance()  # finds those that are
     store = ConfigStore.instance()
     for name, extra in _EXTRAS.items():
         if f"{name}.yaml" not in store.list("hydra/launcher"):
-            # Without the launcher nobody knows its settings: any are accepted.
+            # The settings of a launcher that is not installed are unknown: accept any.
             node = OmegaConf.create({"_target_": f"PATH_TO_THIS_CHECKOUT[{extra}]"}, flags={"struct": False})
             store.store(name, node, group="hydra/launcher")
 
@@ -133,7 +133,7 @@ def read(config: DictConfig, hydra: DictConfig) -> Any:
 
 
 def literal_escapes(settings: Any) -> Iterator[str]:
-    r"""Warn of prompts with a literal `\n`: YAML makes a line break of it in double quotes alone."""
+    r"""Warn of prompts with a literal `\n`: YAML reads it as a line break only in double quotes."""
     prompts = {"model.chat": settings.model.chat}
     datasets = settings.data.datasets if hasattr(settings, "data") else {}
     for name, config in datasets.items():
@@ -144,7 +144,7 @@ def literal_escapes(settings: Any) -> Iterator[str]:
 
 
 def _name_model(config: DictConfig, words: Iterable[str]) -> None:
-    """Name a model that is given by its path alone after that path, and choose its dtype anew."""
+    """Name a model that is given only by its path after that path, and reset its dtype to `auto`."""
     given = {word.partition("=")[0] for word in words}
     # Beside a shape, whose weights are random, the path is the tokenizer's.
     if "model.path" not in given or config.model.get("shape"):
@@ -157,7 +157,7 @@ def _name_model(config: DictConfig, words: Iterable[str]) -> None:
 
 
 def explain(error: BaseException) -> str:
-    """Explain in one line why Hydra or a schema refused a word: for common mistakes what would be right."""
+    """Explain in one line why Hydra or a schema refused a word, with a correction for common mistakes."""
     causes = list(causes_of(error))
     if own := next((cause for cause in causes if isinstance(cause, LazyBenchError)), None):
         return str(own)

@@ -1,4 +1,4 @@
-"""Custom records, from whatever `datasets` loads: JSON, CSV, Parquet, a dataset of the hub."""
+"""Custom records, from any source that `datasets` loads: JSON, CSV, Parquet, a dataset of the hub."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -18,12 +18,12 @@ def read(
     """Yield the rows of `dataset` with LongBench's fields, in order.
 
     Only `context` and `answers`, a text or a list of texts, need a column. By default `input` is empty, and `_id` is
-    the row's number. Values are texts, those of JSON and CSV as they stand in the file: `007`, `1e5`, `true`.
+    the row's number. Values are texts, those of JSON and CSV as written in the file: `007`, `1e5`, `true`.
 
     Args:
         dataset: one of `datasets`.
         root: a JSON file to read; or the folder of the files, `data_dir` of `datasets.load_dataset`, or of a copy of
-            the hub's dataset. None if `load` says it all.
+            the hub's dataset. None if `load` is enough.
         load: arguments of `datasets.load_dataset`.
         datasets: settings by dataset: its config; `load`, more arguments; `columns`, the column of each of LongBench's
             fields that has another name, or a template of columns such as `"{question} {hint}"`; and `rows`, the value
@@ -135,7 +135,7 @@ def _rows(dataset: str, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _csv_rows(file: str, config: Any) -> Iterator[dict[str, str]]:
-    """Yield the rows of a CSV file that `config`, of `datasets`, says how to read."""
+    """Yield the rows of a CSV file, read by the options of `config`, a config of `datasets`."""
     import pandas as pd
 
     options = config.pd_read_csv_kwargs | {"dtype": object, "na_filter": False}

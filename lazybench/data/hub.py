@@ -29,7 +29,7 @@ def why_unreachable() -> str | None:
 
 @contextmanager
 def explain_errors(name: str, advice: str, is_local: bool = False) -> Iterator[bool]:
-    """Describe errors of the body, which reads files; yields whether to read them from the local cache alone.
+    """Describe errors of the body, which reads files; yields whether to read only the local cache.
 
     Args:
         name: the name of the files, for messages.

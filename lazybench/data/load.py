@@ -29,9 +29,11 @@ class Choice:
 def choose(task: str, config: DataConfig, dataset_configs: Mapping[str, DatasetConfig]) -> Choice:
     """Find the datasets of a task on this data.
 
-    A named task or dataset is complete, whether its files exist or not; see `datasets_of`. `all` means, in a folder or
-    archive, those of LongBench's 16 English datasets and of `config.datasets` that have a file; with a custom source,
-    `config.datasets`; in generated records and the hub's archive, the 16.
+    A named task or dataset is complete, whether its files exist or not; see `datasets_of`. `all` means
+
+    - in a folder or archive: those of LongBench's 16 English datasets and of `config.datasets` that have a file;
+    - with a custom source: `config.datasets`;
+    - in generated records and the hub's archive: the 16.
 
     Raises:
         LazyBenchError: no such task or dataset, no such data, or `all` is empty.
@@ -70,7 +72,7 @@ def load_records(dataset: str, config: DataConfig, tokenizer: "PreTrainedTokeniz
 
 
 def half_of(record: Record) -> str:
-    """Return the half of a record, `first` or `second`, by its hash alone."""
+    """Return the half of a record, `first` or `second`, which depends only on its hash."""
     return HALVES[int(record.hash, 16) % 2]
 
 

@@ -41,7 +41,7 @@ def load(dataset: str, root: str | Path | None, limit: int | None, like: str | N
         rows = ((where, row | {"dataset": dataset} if row.get("dataset") == like else row) for where, row in rows)
         records = list(to_records(rows, dataset))
     if not records:
-        raise LazyBenchError(f"{files[dataset]}: the file is empty: one record a line was expected")
+        raise LazyBenchError(f"{files[dataset]}: the file is empty: one record per line was expected")
     return records[:limit]
 
 

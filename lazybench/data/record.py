@@ -90,7 +90,7 @@ def to_records(rows: Iterable[tuple[str, Any]], dataset: str) -> Iterator[Record
 
 
 def wrong_fields(row: object, fields: Iterable[str] = _RULES) -> str | None:
-    """Return what is wrong with the fields of a row that break their rules; None if all are right."""
+    """Describe the fields of a row that break their rules; None if all are right."""
     if not isinstance(row, Mapping):
         return f"must be a Record, or a mapping with LongBench's fields, not {type(row).__name__}"
     messages = []
@@ -105,7 +105,7 @@ def wrong_fields(row: object, fields: Iterable[str] = _RULES) -> str | None:
 def parse(
     lines: Iterable[bytes], source: object, decode: Callable[[str], Any] = json.loads
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Parse one JSON object a line, skipping blank lines; yield its location, `<source>:<line number>`, and the object.
+    """Parse one JSON object per line, skipping blank lines; yield the location `<source>:<line number>` and the object.
 
     `decode` parses a line's text.
 

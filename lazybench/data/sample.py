@@ -1,6 +1,6 @@
 """Generated records of the 16 English LongBench datasets, so that everything runs without a download.
 
-A record is a text of invented statements and filler sentences, in which one fact is planted that its question asks for.
+A record is a text of invented statements and filler sentences with one planted fact, the answer to its question.
 `sample.yaml` has the facts and texts of each dataset.
 """
 
@@ -67,11 +67,11 @@ def load(
     A record depends on (dataset, seed, its index, tokens) and on the tokenizer, not on `limit`. Its question is the
     same at every length, unless the answer depends on the length, as a count does.
 
-    `tokens` is the target length of a context, 512 to 131072; `fit` says how near to it contexts are. `count_tokens`
-    counts a text's tokens; None takes `estimate_tokens`.
+    `tokens` is the target length of a context, 512 to 131072; see `fit` for how near to it contexts are. `count_tokens`
+    counts a text's tokens; None means `estimate_tokens`.
 
     Raises:
-        LazyBenchError: unknown dataset, or a tokenizer with which the evidence alone is longer than `tokens`.
+        LazyBenchError: unknown dataset, or a tokenizer with which even the evidence is longer than `tokens`.
     """
     if dataset not in _PLANS:
         raise LazyBenchError(f"unknown dataset {dataset!r}: the sample data has {', '.join(DATASETS)}")
@@ -80,7 +80,7 @@ def load(
 
 def _record(dataset: str, seed: int, index: int, tokens: int, count: Callable[[str], int]) -> Record:
     plan = _PLANS[dataset]
-    # Of ten records in a row, one has its evidence in each tenth of the text.
+    # Ten consecutive records have their evidence in ten different tenths of the text.
     tenth = (Random(f"{dataset}/{seed}").randrange(10) + 7 * index) % 10
     draft = fit(_composer(plan, Random(f"{dataset}/{seed}/{index}"), (tenth + 0.5) / 10), tokens, count)
     if draft is None:
@@ -132,7 +132,7 @@ def _composer(plan: _Plan, rng: Random, position: float) -> Compose:
 
 
 class _Words:
-    """Fills templates. Each name is drawn once, so that a question about it has one answer."""
+    """Fill templates. Each name is drawn once, so that a question about it has one answer."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -180,7 +180,7 @@ def stream(make: Callable[[], str]) -> Callable[[int], list[str]]:
 
 
 def estimate_tokens(text: str) -> int:
-    """Estimate a text's tokens without a tokenizer: four characters a token, rounded up."""
+    """Estimate a text's tokens without a tokenizer: four characters per token, rounded up."""
     return -(-len(text) // 4)
 
 

@@ -29,7 +29,7 @@ def show(jobs: Sequence[Job], resources: Resources, in_turn: bool) -> None:
         done, own = done_records(job, machines[name]), len(job.own_records)
         num_unfinished += done < own
         task = f"{config.task} {config.shard or ''}".rstrip()
-        # The first job that needs the unmodified model's answers generates them, whatever its method.
+        # The first job that needs the unmodified model's answers generates them, with any method.
         unmodified = name, repr(config.data), task
         is_first = unmodified not in answered
         answered.add(unmodified)
@@ -81,13 +81,13 @@ def done_records(job: Job, machine: dict[str, Any] | None) -> int:
 
 
 def estimate(job: Job, operations: float, pace: Pace, answers_unmodified: bool = True) -> float:
-    """Estimate the most seconds that a job's records take.
+    """Estimate an upper bound of the seconds that a job's records take.
 
     Args:
         job: the job.
         operations: of one prefill of each record, summed.
         pace: how fast the GPU is, on which an untimed pass precedes each new shape that is timed.
-        answers_unmodified: whether the job generates the unmodified model's answers, which no other has.
+        answers_unmodified: whether the job generates the unmodified model's answers, which no other job has.
     """
     records, timing, method = len(job.own_records), job.config.timing, job.method
     prefill = pace.operation_s * operations
@@ -100,7 +100,7 @@ def estimate(job: Job, operations: float, pace: Pace, answers_unmodified: bool =
         # The unmodified model's logits, which another process may have kept for itself, and the method's along them.
         start = pace.batched_step_s * job.config.trace_tokens * records
         traces = (0.0 if answers_unmodified else prefill + start) + method.repeats * start
-    # Seconds of an untimed first token of each record, and of each answer alone, which such a pass warms up.
+    # Seconds of an untimed first token per record, and of each answer in a batch of one, after that warm-up.
     first = prefill + 2 * pace.step_s * records
     alone = prefill + pace.step_s * steps + first
     pair = first + (0.0 if job.is_baseline else first + (method.ttft_bound - 1) * prefill)

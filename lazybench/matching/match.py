@@ -80,7 +80,7 @@ class Matcher:
         message = f"{trial.speedup:.2f}x with {setting_of(method.name, asdict(method))}"
         if trial.error(speedup) > self.config.tolerance:
             message += "\n  no setting comes closer, as a layer's tokens are whole numbers"
-        fold = {"method": method, "records": []}  # it may run all: the choice saw only how long they are
+        fold = {"method": method, "records": []}  # it may run on all: the choice depended only on their lengths
         return self._matched(speedup, [fold], records=len(self.prompts)), note, message
 
     def _matched(self, speedup: float, folds: list[dict[str, Any]], **found: Any) -> Matched:

@@ -40,7 +40,7 @@ def find(measure: Callable[[float], float], speedup: float, tolerance: float) ->
     if strongest.speedup < (1 - tolerance) * speedup:
         raise SpeedupOutOfReach(
             f"with {_MAX_SHARE:.0%} of the prompt pruned the speedup is {strongest.speedup:.2f}, so {speedup:g} is out "
-            "of reach: prune at an earlier layer, or ask for less"
+            "of reach: prune at an earlier layer, or set a smaller speedup"
         )
     low, high, nearest = 0.0, _MAX_SHARE, strongest
     while nearest.error(speedup) > tolerance and (share := round((low + high) / 2, _DIGITS)) not in (low, high):

@@ -1,4 +1,4 @@
-"""Ways to prune prompts, one a file."""
+"""Methods that prune prompts, one per file."""
 
 from lazybench.methods.base import Method, Output, Shortening, build_method
 from lazybench.methods.engine import OnEngine, OneStage, describe_stages

@@ -26,7 +26,7 @@ class Output:
     tokens: list[int]  # ids of the new tokens, as `decode` returned them
     # Mean over layers of the prompt tokens computed for the answer, as a fraction of the prompt (Table 2). A token
     # computed twice in a layer counts twice, so it may exceed 1. Passes over other texts, such as a scorer's over
-    # single sentences, count in the times alone.
+    # single sentences, count only in the times.
     prompt_computed: float
     stats: Stats | None = None  # counts of LazyLLM's engine, for methods that run on it
 
@@ -44,9 +44,9 @@ def answer(method: "Method", decode: Decoder) -> list[Output]:
     if not all(torch.equal(prompt.ids, before) for prompt, before in zip(prompts, ids, strict=True)):
         wrong = "changed prompt.ids in place, which other passes need as they were: make a new tensor"
     elif decode.answers is None:
-        wrong = "did not call decode, which generates the answers and takes their times"
+        wrong = "did not call decode, which generates and times the answers"
     elif [output.tokens for output in outputs] != decode.answers:
-        wrong = "returned other tokens than decode did: Output.tokens are what decode returned"
+        wrong = "returned other tokens than decode did: Output.tokens must be those that decode returned"
     elif not all(0 < as_number(share) < math.inf for share in shares):
         wrong = f"returned prompt_computed={shares}: it is a number above 0, 1 for the whole prompt"
     else:
@@ -59,8 +59,7 @@ class Method(ABC):
     """A way to prune prompts: a small dataclass whose fields are its settings, explained in `conf/method/NAME.yaml`.
 
     All of `generate` is timed, from the tokenised prompt to the last token. It calls `decode` once, on its version of
-    the prompts. Whatever prepares the model and reads nothing of the prompts belongs into `session`, which is not
-    timed.
+    the prompts. Preparation of the model that does not read the prompts belongs in `session`, which is not timed.
     """
 
     can_batch: ClassVar[bool] = False  # whether it answers several prompts at once; timed answers are batches of one
@@ -78,7 +77,7 @@ class Method(ABC):
         """Raise `LazyBenchError` for an unsupported model, before a sweep starts; the model may have no weights."""
 
     def prepare(self, model: PreTrainedModel) -> None:
-        """Load what it needs for `model`, untimed, before anything is written; `LazyBenchError` refuses the model."""
+        """Load models or files, untimed, before anything is written; `LazyBenchError` if `model` is unsupported."""
         self.check(model)
 
     def session(self, prompts: Sequence[Prompt], decode: Decoder) -> AbstractContextManager[Any]:
@@ -96,16 +95,16 @@ class Method(ABC):
         return replace(self, keep=round(1 - share, 4))
 
     def trials(self) -> "Sequence[Method]":
-        """Return the variants that `match tune=true` tries: equally many for each method, or itself alone."""
+        """Return the variants that `match tune=true` tries: the same number for each method, or only itself."""
         return [self]
 
     def layer_tokens(self, model: PreTrainedModel, tokens: int) -> list[int]:
-        """Return how many tokens of a prompt each layer computes for the first token; a layer run twice is twice there.
+        """Return how many prompt tokens each layer computes for the first token, twice for a layer that runs twice.
 
         Raises:
-            LazyBenchError: it is not known.
+            LazyBenchError: the method does not define it.
         """
-        raise LazyBenchError(f"method {self.name} cannot be matched: it does not say what it computes")
+        raise LazyBenchError(f"method {self.name} cannot be matched: it does not define layer_tokens")
 
     def for_record(self, record: Record) -> "Method":
         """Return the method that answers a record: itself, unless it chooses among several."""
@@ -113,7 +112,7 @@ class Method(ABC):
 
     @property
     def nothing_pruned(self) -> "Method | None":
-        """Its engine with nothing pruned, timed beside it to tell pruning's part; None without an engine."""
+        """Its engine with nothing pruned, timed beside it to isolate the effect of pruning; None without one."""
         return None
 
     @abstractmethod
@@ -127,7 +126,7 @@ class Method(ABC):
             seeds: of each prompt, 0 to `repeats - 1`; the same seed must give the same tokens.
 
         Raises:
-            RecordFailure: a prompt cannot be answered; each of a batch is then asked by itself.
+            RecordFailure: a prompt cannot be answered; those of a batch are then answered one by one.
         """
 
 

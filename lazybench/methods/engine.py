@@ -28,11 +28,11 @@ def describe_stages(method: Method, model: PreTrainedModel) -> str | None:
 
 @dataclass
 class OnEngine(Method):
-    """Prunes by a schedule and a ranking: a subclass that sets these two is a method."""
+    """Prune by a schedule and a ranking, which a subclass defines."""
 
     can_batch = True
-    # Whatever `lazyllm.enable` takes. As a field it is the setting `method.schedule`: text such as `23%:0.6,50%:0.6`,
-    # or a list of its parts, which becomes text.
+    # Any schedule that `lazyllm.enable` accepts. As a field it is the setting `method.schedule`: text such as
+    # `23%:0.6,50%:0.6`, or a list of its parts, which becomes text.
     schedule: ClassVar[Any] = ()
     ranking: ClassVar[lazyllm.Ranking] = lazyllm.AttentionRanking()  # a property if it depends on settings
     _schedule_setting: ClassVar[str] = "method.schedule"  # for messages
@@ -47,7 +47,7 @@ class OnEngine(Method):
         with prefix_errors("method.schedule", lazyllm.LazyLLMError):
             if "%" not in self.schedule:
                 self.schedule = PruningSchedule.parse(self.schedule).spec  # one text for 0.60 and 0.6
-            for stage in stages:  # alone, and at any depth: whether layers increase depends on the model
+            for stage in stages:  # one by one, at any depth: whether layers increase depends on the model
                 PruningSchedule.parse(stage, 100)
 
     def build_ranking(self) -> lazyllm.Ranking:
@@ -103,7 +103,7 @@ def nothing_pruned(model: PreTrainedModel | None) -> OnEngine | None:
 
 @dataclass
 class OneStage(OnEngine):
-    """Prunes prompt tokens once, after one layer; a subclass sets `ranking`.
+    """Prune prompt tokens once, after one layer; a subclass sets `ranking`.
 
     The layer counts from 0, or is a part of the depth such as `16%`.
     """

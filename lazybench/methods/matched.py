@@ -23,11 +23,11 @@ def settings_of(method: Method) -> dict[str, Any]:
 
 @dataclass
 class Matched(Method):
-    """Run each record with settings that were chosen on other records, where there are such."""
+    """Run each record with settings that were chosen on other records, if there are any."""
 
-    speedup: str = ""  # what the method is matched to, such as `2x`
-    # A mapping for each choice: `method`, and `records`, the hashes of the records it was chosen on: two with
-    # `tune=true`, one of each half of the records; else one, of no records. The methods become their settings.
+    speedup: str = ""  # the speedup that the method is matched to, such as `2x`
+    # A mapping per choice: `method`, which becomes its settings, and `records`, the hashes of the records it was chosen
+    # on. With `tune=true` there are two, one per half of the records; else one without records.
     folds: list[dict[str, Any]] = field(default_factory=list, repr=False)
     # How the settings were chosen, for the reader; `layers` is the depth of the model they are for.
     found: dict[str, Any] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Matched(Method):
         self.repeats, self.label = self._methods[0].repeats, self._methods[0].label
 
     def matched_on(self, records: Iterable[Record]) -> int:
-        """Return the number of `records` for which there are no settings that were chosen on others."""
+        """Return the number of `records` that have no settings chosen on other records."""
         return sum(all(record.hash in fold["records"] for fold in self.folds) for record in records)
 
     @property

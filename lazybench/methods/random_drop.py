@@ -18,7 +18,7 @@ class RandomDrop(Shortening):
     """Drop prompt tokens at random; the rest are an ordinary, shorter prompt.
 
     Special tokens and the last token are kept. Of `n` tokens `ceil(keep * n)` remain, or all special ones if these are
-    more. The draw is even, without replacement, and depends on the seed and the record's id alone.
+    more. The draw is uniform, without replacement, and depends only on the seed and the record's id.
     """
 
     repeats: int = setting(5, COUNT)

@@ -8,6 +8,6 @@ from lazybench.methods.engine import OneStage
 
 @dataclass
 class StaticPruning(OneStage):
-    """Prune once, without revival, by the attention in the first layers: the mean over layers 0 to `layer` of Eq. 1."""
+    """Prune once, without revival, by the mean of Eq. 1 over layers 0 to `layer`."""
 
     ranking = lazyllm.StaticRanking()

@@ -93,7 +93,7 @@ def _first_code_line(prediction: str) -> str:
 def choice(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
     """LongBench v2's `extract_answer`: 1 if the answer that the prediction gives is the reference, `A` to `D`, else 0.
 
-    It reads `The correct answer is (A)`, and only without any of that form `The correct answer is A`.
+    It looks for `The correct answer is (A)`, and if there is none for `The correct answer is A`.
     """
     text = prediction.replace("*", "")
     given = re.search(r"The correct answer is \(([A-D])\)", text) or re.search(r"The correct answer is ([A-D])", text)

@@ -7,20 +7,19 @@ from transformers import PreTrainedModel
 
 from lazybench.config import ModelConfig
 
-# One A100 in bfloat16: the rate that prefill reaches of its 312e12 operations a second, Python's time a layer for one
-# sequence and for a batch (on an H100 0.65 to 0.8 ms were measured for one, and a batch takes up to 1.9 times as long),
-# and its memory.
+# One A100 in bfloat16: operations per second in prefill (peak: 312e12), memory bandwidth, Python's time per layer for
+# one sequence and for a batch (measured on an H100: 0.65 to 0.8 ms, and up to 1.9 times as much for a batch), memory.
 _A100_OPERATIONS_PER_S = 140e12
 _A100_BYTES_PER_S = 1.5e12
 _A100_LAYER_STEP_S, _A100_BATCH_LAYER_STEP_S = 0.9e-3, 1.4e-3
 _A100_BYTES = 80e9
-_CUDA_BYTES = 1e9  # what CUDA and its libraries allocate for themselves
+_CUDA_BYTES = 1e9  # allocated by CUDA and its libraries
 _MEMORY_SHARE = 0.9  # of free memory that a batch may fill
 _LARGEST_BATCH = 64  # by then reading the weights is a small part of a decode step
 
 
 class Pace(NamedTuple):
-    """Seconds of an operation in prefill, of a decode step of one sequence, and of a batch's step for each sequence."""
+    """Seconds per operation in prefill, per decode step of one sequence, and per sequence in a batch's step."""
 
     operation_s: float
     step_s: float
@@ -30,8 +29,8 @@ class Pace(NamedTuple):
 def operations(model: PreTrainedModel, layer_tokens: Sequence[float]) -> float:
     """Return the operations of prefill, given the number of tokens that each layer computes.
 
-    Two for each matrix weight and token, four for each head dimension and attending pair, in layers of the model's mean
-    size. Experts count as if a token met all of them. Embeddings and the vocabulary, of one token, are left out.
+    Count two per matrix weight and token, and four per head dimension and attending pair, in layers of the model's mean
+    size. Every token counts for all experts. Embeddings and the output layer, run on one token, are left out.
     """
     config = model.config.get_text_config()
     heads = config.num_attention_heads

@@ -1,4 +1,4 @@
-"""Greedy generation of a batch of answers, timed token by token, the same for every method; a batch may be of one."""
+"""Generate a batch of answers greedily, timed token by token, in the same way for every method."""
 
 import copy
 import inspect
@@ -36,7 +36,7 @@ CACHE = "cache" if "cache" in _INPUTS else "past_key_values"
 
 @dataclass(frozen=True)
 class Stops:
-    """What ends an answer: the settings of its dataset."""
+    """The conditions that end an answer."""
 
     max_new_tokens: int
     stop_ids: Sequence[int] = ()
@@ -47,8 +47,8 @@ class Stops:
 class Question(NamedTuple):
     """A prompt to answer.
 
-    With a `reference`, logits are taken along its tokens, and not along the answer's own. If `is_forced`, the reference
-    is generated in place of an answer, whatever the stops are.
+    With a `reference`, logits are taken along its tokens instead of the answer's. If `is_forced`, the reference itself
+    is generated, and the stops are ignored.
     """
 
     prompt: Prompt
@@ -59,13 +59,13 @@ class Question(NamedTuple):
 
 
 class Decoder:
-    """Generates the answers to a batch of questions, once; a method calls it on its versions of the prompts.
+    """Generate the answers to a batch of questions, once; a method calls it with its versions of the prompts.
 
     Args:
         model: the model under test.
         questions: the questions.
-        num_logits: how many first new tokens' logits are kept.
-        tracing: whether LazyLLM's engine records positions; it does so too if logits are kept.
+        num_logits: number of first new tokens whose logits are kept.
+        tracing: whether LazyLLM's engine records positions; implied by `num_logits`.
 
     Attributes:
         times: seconds from `start` until each new token of the batch was known on the host.
@@ -106,17 +106,17 @@ class Decoder:
             for each question the new token ids, the stop included.
 
         Raises:
-            RecordFailure: a prompt is empty or longer than the model takes, or logits are not finite.
+            RecordFailure: a prompt is empty or longer than the model supports, or logits are not finite.
             LazyBenchError: the answers have been generated already, or `prompts` are not of that form.
         """
         if self.answers is not None:
-            raise LazyBenchError("decode was called twice: the clock takes the time of one generation")
+            raise LazyBenchError("decode was called twice: only one generation is timed")
         if len(prompts) != len(self.questions):
             raise LazyBenchError(f"decode was given {len(prompts)} prompts for {len(self.questions)} questions")
         for ids, question in zip(prompts, self.questions, strict=True):
             if ids.dtype != torch.int64 or ids.ndim != 2 or ids.shape[0] != 1:
                 given = f"a tensor of {ids.dtype} and shape {tuple(ids.shape)}"
-                raise LazyBenchError(f"decode was given {given}: it takes token ids, int64 (1, tokens)")
+                raise LazyBenchError(f"decode was given {given}: it expects token ids, int64 (1, tokens)")
             check_length(self.model, ids, question.stops)
         width = max(ids.shape[1] for ids in prompts)
         # Pad with the first token, so that a repetition penalty meets no token that the prompt lacks.
@@ -135,7 +135,7 @@ class Decoder:
         return [[*tokens] for tokens in self.answers]
 
     def _along_references(self, own: "_Generation", ids: Tensor, mask: Tensor) -> list[Tensor]:
-        """Return the logits of each question; generate references that the answers depart from after the prefill."""
+        """Return the logits of each question; references that answers depart from are generated, too."""
         logits, questions = own.logits, []
         for question, kept in zip(self.questions, logits, strict=True):
             reference = question.reference
@@ -154,7 +154,7 @@ class Decoder:
 
     def _generate(self, run: "_Generation", ids: Tensor, mask: Tensor, cache: Cache | None, **settings: Any) -> None:
         device = self.model.device
-        # What changes an answer must not change a reference, and is read off `stop_strings` for each question.
+        # Settings that change answers must not change references; `_Generation` checks stop strings per question.
         unset = ANSWER_SETTINGS.keys() - {"prefill_chunk_size"} if run.is_forced else {"stop_strings"}
         hook = self.model.register_forward_hook(run.see_pass, with_kwargs=True) if self.num_logits else None
         try:
@@ -178,7 +178,7 @@ class Decoder:
 
 
 class _Generation(StoppingCriteria):
-    """One call of `generate`; each sequence ends by the stops of its own question, or at once where that is None."""
+    """One call of `generate`; each sequence ends by the stops of its question, or at once if that is None."""
 
     eos_token_id = None  # tells `generate` to pad sequences that have ended
 
@@ -188,16 +188,16 @@ class _Generation(StoppingCriteria):
         self.width = width
         self.times: list[float] = []  # see `Decoder`
         self.tokens: list[list[int]] = [[] for _ in questions]  # new tokens so far
-        # Of the first new tokens, (vocabulary,) each; with a reference, only while the answer equals it.
+        # Logits of the first new tokens, (vocabulary,) each; with a reference, only while the answer equals it.
         self.logits: list[list[Tensor]] = [[] for _ in questions]
-        self.prefilled: Cache | None = None  # a copy of the cache before the first new token, if there is one to copy
+        self.prefilled: Cache | None = None  # a copy of `cache` before the first new token
         self.is_forced = any(question is not None and question.is_forced for question in questions)
         self._decoder, self._questions, self._cache = decoder, questions, cache
         self._running = {index for index, question in enumerate(questions) if question is not None}
         self._raw: Tensor | None = None  # logits of the newest tokens before any processor, (batch, vocabulary)
-        self._own_cache: Any = None  # that of the first pass
+        self._own_cache: Any = None  # the cache of the first pass
         self._largest: Tensor | None = None  # logit of each newest token, (batch,)
-        self._not_finite: list[int] = []  # numbers of the new tokens
+        self._not_finite: list[int] = []  # numbers of new tokens, from 1
 
     def _length(self, question: Question) -> int:
         return len(question.reference) if question.is_forced else question.stops.max_new_tokens
@@ -209,7 +209,7 @@ class _Generation(StoppingCriteria):
         return max(self._length(each) for each in self._questions if each is not None) - done
 
     def see_pass(self, module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        """Take the logits of a forward pass, as its hook; guidance adds passes with a cache of their own."""
+        """Keep the logits of a forward pass, as its hook, but not of guidance's passes, which have another cache."""
         cache = kwargs.get(CACHE)
         self._own_cache = cache if self._raw is None else self._own_cache
         if cache is self._own_cache:
@@ -254,7 +254,7 @@ class _Generation(StoppingCriteria):
         return torch.tensor([index not in self._running for index in range(len(newest))], device=input_ids.device)
 
     def check_finite(self) -> None:
-        """Raise `RecordFailure` if a token was chosen by logits that were not finite, and so means nothing."""
+        """Raise `RecordFailure` if a token was chosen by logits that were not finite."""
         if self._not_finite:
             cause = "the weights are damaged, or model.dtype is too narrow for them"
             raise RecordFailure(f"the logits of new token {self._not_finite[0]} are not finite: {cause}")
@@ -271,9 +271,9 @@ def can_batch(model: PreTrainedModel) -> bool:
 
 
 def nothing_pruned(model: PreTrainedModel) -> AbstractContextManager[Any]:
-    """Return LazyLLM's engine with nothing pruned, which computes no padding and no ended sequence of a batch.
+    """Return LazyLLM's engine with nothing pruned, which skips padding and ended sequences of a batch.
 
-    Where the engine does not support the model, the model itself computes the padded batch.
+    If the engine does not support the model, the context changes nothing: the model computes the padded batch.
     """
     try:
         return lazyllm.enable(model, ())
@@ -282,7 +282,7 @@ def nothing_pruned(model: PreTrainedModel) -> AbstractContextManager[Any]:
 
 
 def check_length(model: PreTrainedModel, ids: Tensor, stops: Stops) -> None:
-    """Raise `RecordFailure` if there is no prompt, or the model has too few positions for it and the answer."""
+    """Raise `RecordFailure` if the prompt is empty, or too long with its answer for the model's positions."""
     tokens, limit = ids.shape[1], max_positions(model)
     if not tokens:
         raise RecordFailure("empty prompt: there is no token in it")
@@ -293,7 +293,7 @@ def check_length(model: PreTrainedModel, ids: Tensor, stops: Stops) -> None:
 
 
 def max_positions(model: PreTrainedModel) -> int | None:
-    """Return how many tokens of prompt and answer a model (or skeleton) takes; None if its config does not say."""
+    """Return how many tokens of prompt and answer a model (or skeleton) supports; None if its config has no limit."""
     return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
@@ -303,7 +303,7 @@ def check_limit(config: ModelConfig, new_tokens: int, model: PreTrainedModel) ->
     if positions is not None and config.limit + new_tokens > positions:
         raise LazyBenchError(
             f"{config.limit} tokens of prompt and {new_tokens} new ones are more than the {positions} positions of "
-            f"{config.name}: set model.limit={positions - new_tokens} or less, and of a text of your own give less"
+            f"{config.name}: set model.limit={positions - new_tokens} or less, or shorten a text of your own"
         )
 
 
@@ -312,7 +312,7 @@ def question_of(model: PreTrainedModel, prompt: Prompt) -> Question:
     config, tokenizer = prompt.builder.dataset_config, prompt.builder.tokenizer
     ends = model.generation_config.eos_token_id
     if config.stop_at_newline:
-        # The official code names these two, and so leaves out other stops of the model.
+        # The official code lists these two, which excludes other stops of the model.
         newline = tokenizer.encode("\n", add_special_tokens=False)[-1]
         stops = Stops(config.max_new_tokens, [*stop_ids(tokenizer.eos_token_id), newline], 1, tokenizer)
     else:
@@ -340,6 +340,6 @@ def to_text(tokens: list[int], prompt: Prompt) -> str:
 def synchronize(device: torch.device) -> None:
     """Wait until the device is idle; a CPU always is."""
     if device.type == "mps":
-        torch.mps.synchronize()  # the only one that takes no device
+        torch.mps.synchronize()  # the only backend without a device argument
     elif device.type != "cpu":
         torch.get_device_module(device).synchronize(device)

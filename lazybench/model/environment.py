@@ -1,4 +1,4 @@
-"""Describe the software and the device that make a row."""
+"""Describe the software and the device that a row is made with."""
 
 import os
 import platform
@@ -22,7 +22,7 @@ _PACKAGES = ("lazybench", "torch", "transformers", "tokenizers")
 
 
 def describe(config: ModelConfig) -> dict[str, Any]:
-    """Return what besides the settings decides answers, which enters a run's hash, and the versions, which do not.
+    """Return the environment that answers depend on, which enters a run's hash, and versions, which do not.
 
     Raises:
         LazyBenchError: the device is not available, or the model's files cannot be read.

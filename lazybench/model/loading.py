@@ -39,7 +39,7 @@ _WEIGHTS = (".bin", ".gguf", ".h5", ".msgpack", ".onnx", ".ot", ".pt", ".pth", "
 _NUM_SAMPLES, _SAMPLE_BYTES = 1 << 10, 1 << 12  # of a file of weights
 _GGUF_HEADER_BYTES = 1 << 25  # any vocabulary fits
 _MOST_BYTES = 4 << 30  # of a `.gguf` file's weights as float32, to copy them unasked
-_COPY_LARGE = "LAZYBENCH_COPY_LARGE"  # environment variable that asks for more
+_COPY_LARGE = "LAZYBENCH_COPY_LARGE"  # environment variable that allows more
 
 
 class Weights(NamedTuple):
@@ -60,7 +60,7 @@ class Weights(NamedTuple):
             path = try_to_load_from_cache(self.path, "config.json", revision=config.revision)
             return f"{self.path}@{Path(path).parent.name if isinstance(path, str) else config.revision}"
         folder, digest = Path(self.path), hashlib.sha256()
-        files = (self.gguf_file, "generation_config.json")  # what is read beside a GGUF file decides answers, too
+        files = (self.gguf_file, "generation_config.json")  # answers also depend on files beside a GGUF file
         paths = [folder / name for name in files] if self.gguf_file else sorted(folder.iterdir())
         for path in filter(Path.is_file, paths):
             size = path.stat().st_size
@@ -100,7 +100,7 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a model, or make the one that `model.tokenizer` names.
 
     Raises:
-        LazyBenchError: it cannot be loaded, or lacks the chat template that the config asks for.
+        LazyBenchError: it cannot be loaded, or lacks the chat template that the config requires.
     """
     if names_tokenizer(config):
         example = "a function such as lazybench.model.xgen_tokenizer.build"
@@ -157,7 +157,7 @@ def _load_weights(config: ModelConfig, files: Weights, **settings: Any) -> PreTr
     weights = locate(config)
     with suppress(OutOfReach):  # the hub may have no such file
         if not weights.is_local or (Path(weights.path) / "generation_config.json").is_file():
-            # Loading the model alone would ignore a broken file, and answers would end elsewhere.
+            # Loading only the model would ignore a broken file, and answers would end elsewhere.
             ignored = dict.fromkeys(generation_config.IGNORED)
             settings["generation_config"] = _load(GenerationConfig, config, weights, **ignored)
     if sys.stderr.isatty() and weights.gguf_file is None:  # `.gguf` files have a bar of their own
@@ -177,7 +177,7 @@ def _load_weights(config: ModelConfig, files: Weights, **settings: Any) -> PreTr
 
 
 def load_skeleton(config: ModelConfig, device: str = "meta", vocabulary: int = 0, **settings: Any) -> PreTrainedModel:
-    """Make a model with random weights for checks that take a second; on `meta` it has none.
+    """Make a model with random weights; on `meta`, for checks within a second, it has none.
 
     Its structure is `config.shape`, else the checkpoint's config.json, or `config.outline` if the hub is out of reach.
     Its vocabulary has at least `vocabulary` tokens.
@@ -201,7 +201,7 @@ def load_skeleton(config: ModelConfig, device: str = "meta", vocabulary: int = 0
         with torch.device(device):
             model = AutoModelForCausalLM.from_config(structure, trust_remote_code=config.trust_remote_code, **settings)
     if config.attention == "eager" and model._supports_sdpa:
-        raise LazyBenchError("model.attention=eager favours every method, and this model has better: use sdpa")
+        raise LazyBenchError("model.attention=eager is slow, which favours every method: use sdpa")
     return model.eval()
 
 
@@ -249,7 +249,7 @@ def _copy(model_path: str, path: Path, modified_ns: int) -> Weights:
     """Return a copy of a `.gguf` file as safetensors with its tokenizer, made once; the file itself if it is large.
 
     Transformers parses the file in pure Python, three times for one model; the copy loads in less than a second. Its
-    weights are float32, as dequantised ones are before they become any other dtype, so either way they are the same.
+    weights are float32, to which transformers dequantises before any other dtype, so they are the same either way.
     Its folder, in the Hugging Face cache, is named after the file's content and the version of transformers.
     """
     config, weights = ModelConfig(name="copy", path=model_path, limit=2), Weights(str(path.parent), path.name)

@@ -19,7 +19,7 @@ from lazybench.errors import RecordFailure, first_line, prefix_errors
 _PATH = r"^[\w./@+-]*\w\.(?:py|java)\r?$"
 _FILE = re.compile(_PATH, re.MULTILINE)
 _BEGINNING = re.compile(rf"(?:{_PATH}\n)?^(?:package|import|from)\b", re.MULTILINE)
-# What opens and closes a thought in prompts of reasoning models: <think>, <seed:think>, [THINK].
+# Tags that open and close a thought in prompts of reasoning models: <think>, <seed:think>, [THINK].
 _THOUGHT = re.compile(r"[<\[](/?)(?:\w+:)?think(?:ing)?[>\]]", re.IGNORECASE)
 # Chat templates write this date, Llama's default, as today's: a prompt must not change from day to day. The macro, put
 # before a template, replaces the function that the template calls; transformers passes no function to templates.
@@ -39,11 +39,11 @@ class Prompt:
     cut: int | None = None  # index in `text` at which truncation removed the middle; None if it is whole
 
     def with_context(self, context: str) -> "Prompt":
-        """Build the prompt of the same question about another context, truncated and tokenised anew."""
+        """Build the prompt of the same question about another context, truncated and tokenised again."""
         return self.builder.build(replace(self.record, context=context))
 
     def with_text(self, text: str) -> "Prompt":
-        """Build the prompt of another text, wrapped and tokenised anew, not truncated."""
+        """Build the prompt of another text: wrap and tokenise it, without truncation."""
         return self.builder.finish(self.record, text)
 
 
@@ -81,7 +81,7 @@ class PromptBuilder:
         return text + record.answer_prefix
 
     def warnings(self, record: Record) -> Iterator[str]:
-        """Yield what is wrong with how all prompts end; nothing if the prompt of `record` cannot be built."""
+        """Yield warnings about how prompts end; none if the prompt of `record` cannot be built."""
         with suppress(Exception):  # as in `build`
             text = self.wrapped(record, "")
             *_, last = [None, *_THOUGHT.finditer(text)]
@@ -135,7 +135,7 @@ def build_all(
 
 
 def continued_start(record: Record, config: DatasetConfig) -> int:
-    """Return where the part of the context begins that the answer continues, in characters.
+    """Return the index in the context, in characters, of the part that the answer continues.
 
     The last file of a context begins with the first import after the last path, or with that path if it is right above.
     Without an import it begins at the last path, without a path at 0. The line break before it belongs to it.
@@ -150,7 +150,7 @@ def continued_start(record: Record, config: DatasetConfig) -> int:
 
 
 def shortenable(prompt: Prompt) -> list[tuple[int, int]]:
-    """Return the spans of `prompt.text` that a method may shorten: the context without what the answer continues.
+    """Return the spans of `prompt.text` that may be shortened: the context, up to the part that the answer continues.
 
     Returns:
         starts and ends in order, one pair for each `{context}` of the dataset's prompt that is not cut out whole. No
@@ -166,7 +166,7 @@ def template_tokens(prompt: Prompt) -> torch.Tensor:
     shift = wrapped.index(stripped) - prompt.text.index(stripped)
     encoding = builder.tokenizer(wrapped, return_offsets_mapping=True, verbose=False)
     begin = builder.has_two_bos(wrapped, encoding.input_ids)
-    # `speed` takes the first ids of a prompt alone.
+    # `speed` uses only the first ids of a prompt.
     first, last = torch.tensor(encoding.offset_mapping)[begin : begin + len(is_context)].T
     for start, end in _context_spans(prompt, len(prompt.record.context)):
         is_context |= (first >= start + shift) & (last <= end + shift) & (first < last)

@@ -60,7 +60,7 @@ def _merges(ids: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     """Yield the pairs of tokens that make a token, in the order in which BPE merges them.
 
     tiktoken has no list of pairs: it merges any two neighbours that make a token, lowest id first. So each way to cut a
-    token in two is a pair. Of equal ids it takes the leftmost: a run of one byte grows from its left end, so the pair
+    token in two is a pair. Of equal ids the leftmost is merged: a run of one byte grows from its left end, so the pair
     with the longer left part comes first.
     """
     for token in sorted(ids.keys() - {_END}, key=ids.__getitem__):

@@ -55,7 +55,7 @@ def tables(block: Block, numbers: pd.DataFrame, pairs: pd.DataFrame) -> list[Tab
         shown = [measure for measure in measures if (lines["measure"] == measure.key).any()]
         if (lines["method"] == "baseline").any():  # whose score is the unmodified one
             shown = [measure for measure in shown if measure != averages.UNMODIFIED_SCORE]
-        # A table of the unmodified model alone compares nothing.
+        # A table of only the unmodified model compares nothing.
         if shown and ({*lines["method"]} != {"baseline"} or name in ("table1", "score_by_group")):
             result.append(Table(name, title, _cells(block, lines, shown, beside_paper=name in ("table1", "table2"))))
     if len(pairs):
@@ -67,7 +67,7 @@ def _cells(block: Block, lines: pd.DataFrame, measures: Sequence[Measure], besid
     """Format `Task`, `Method` and the measures, a line per task and row that has any of them.
 
     On LongBench, columns with the paper's numbers follow. They do not depend on a row's settings, which the paper does
-    not state, so they stand in a method's first row.
+    not state, so only a method's first row has them.
     """
     lines = lines[lines["measure"].isin([measure.key for measure in measures])]
     index = lines[["task", "title", "method", "name"]].drop_duplicates()

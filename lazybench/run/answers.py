@@ -18,8 +18,8 @@ from lazybench.run.prepare import Job
 from lazybench.run.tracing import attention, progress
 from lazybench.run.unmodified import Unmodified, UnmodifiedAnswer
 
-_ATTENTION_RECORDS = 12  # of each dataset, as a record's takes 40 kB
-# The columns of a row's answer, which are None where there is none.
+_ATTENTION_RECORDS = 12  # per dataset: the attention of one record takes 40 kB
+# The columns of an answer, None in the row of a record that failed.
 _UNMODIFIED = ("unmodified_prediction", "unmodified_score", "unmodified_new_tokens", "identical_tokens")
 _ANSWER = ("prediction", "score", "new_tokens", "prompt_computed", "reached_limit", *_UNMODIFIED)
 
@@ -34,7 +34,7 @@ class Answering:
     model: PreTrainedModel
     batches: Batches
     unmodified: Unmodified  # the unmodified model's answers
-    source: Mapping[str, Any]  # `device`, `commit` and `date`, which each row gets
+    source: Mapping[str, Any]  # `device`, `commit` and `date`, added to each row
 
     def answer(self, records: Sequence[Record], write: Callable[[Row], None], trace: Callable[[Row], None]) -> None:
         """Answer records, and trace them if `config.trace`.
@@ -43,10 +43,10 @@ class Answering:
             records: the records.
             write: called with a record's row once its batch has ended; a record that cannot be run has an `error` in
                 its row, and no measurements.
-            trace: called with a record's trace: `error`, or `kl` and `first_token_kl`, KL(unmodified || method) of the
-                next token in nats, as the mean over the first tokens of the unmodified model's answer and of the first
-                only, averaged over seeds; for a method with stages, `stages` and `computed`, see `tracing.progress`;
-                for the first records of a dataset of the baseline, `attention`, see `tracing.attention`.
+            trace: called with a record's trace, or its `error`. `kl` is KL(unmodified || method) of the next token in
+                nats, mean over the first tokens of the unmodified model's answer and over seeds; `first_token_kl` is
+                that of the first token. Methods with stages add `stages` and `computed` (`tracing.progress`), the
+                baseline `attention` for some records of each dataset (`tracing.attention`).
         """
         dataset_configs, size = self.job.dataset_configs, max(1, self.batches.size // self.job.method.repeats)
         by_method: dict[int, tuple[Method, list[Record]]] = {}
@@ -57,13 +57,13 @@ class Answering:
         for method, own in by_method.values():
             for start in range(0, len(own), size):
                 for row, traced in self._answer(method, own[start : start + size]):
-                    # The trace comes first: a row says that its record is done.
+                    # Write the trace first: a row marks its record as done.
                     if traced is not None:
                         trace({"_id": row["_id"], "dataset": row["dataset"], **traced, **self.source})
                     write(row | self.source)
 
     def _answer(self, method: Method, records: Sequence[Record]) -> Iterator[tuple[Row, Row | None]]:
-        """Yield the row and the trace, if it is asked for, of each record."""
+        """Yield each record's row, and its trace if `config.trace`."""
         job, repeats, traces = self.job, self.job.method.repeats, self.job.config.trace
         rows: list[Row] = []
         questions: list[Question] = []
@@ -97,7 +97,7 @@ class Answering:
             yield answered, self._trace(question, expected, own) if traces else None
 
     def _trace(self, question: Question, expected: UnmodifiedAnswer, own: Sequence[Answer]) -> Row:
-        """Return a record's trace without its id, from its answers by seed."""
+        """Return the trace of a record, without its id; `own` are its answers by seed."""
         try:
             if not self.job.is_baseline:
                 return averaged([kl(expected.logits, each.logits) for each in own]) | progress(own[0].output.stats)
@@ -137,7 +137,7 @@ def _failed(row: Row, failure: Exception) -> Row:
 
 
 def _columns(question: Question, outputs: Sequence[Output], unmodified: list[int]) -> Row:
-    """Return the columns of a record's answers, one a seed, and the unmodified model's."""
+    """Return the columns of a record's answers, one per seed, and of the unmodified model's answer."""
     prompt, config, record = question.prompt, question.prompt.builder.dataset_config, question.prompt.record
 
     def scored(tokens: list[int]) -> Row:

@@ -31,10 +31,10 @@ class OutOfMemory(RecordFailure):
 
 
 def attempt(questions: Sequence[Question], work: Callable[[], T]) -> T:
-    """Call `work` for questions.
+    """Call `work`, which answers `questions`, and turn expected errors into `RecordFailure`.
 
     Raises:
-        OutOfMemory: memory ran out; what the work has allocated is released.
+        OutOfMemory: memory ran out; everything that `work` allocated is released.
         RecordFailure: the method, or LazyLLM, refuses a prompt.
     """
     try:
@@ -49,9 +49,9 @@ def attempt(questions: Sequence[Question], work: Callable[[], T]) -> T:
 
 
 def batch_size(model: PreTrainedModel, config: RunConfig, tokens: int) -> int:
-    """Return the number of sequences of a batch; for `auto`, how many of `tokens` tokens each fit the free CUDA memory.
+    """Return the number of sequences per batch; `auto` is how many of `tokens` tokens fit the free CUDA memory.
 
-    On other devices `auto` is `CPU_BATCH`. A model that does not give the same answers in a batch is asked one by one.
+    On other devices `auto` is `CPU_BATCH`. It is 1 for a model whose answers would differ in a batch.
     """
     if not can_batch(model):
         return 1
@@ -59,22 +59,22 @@ def batch_size(model: PreTrainedModel, config: RunConfig, tokens: int) -> int:
         return config.batch
     if model.device.type != "cuda":
         return CPU_BATCH
-    release()  # what an earlier job of the sweep has left cached
+    release()  # memory that an earlier job of the sweep left cached
     free, _ = cuda.mem_get_info(model.device)
     return batch_that_fits(model, config.model, tokens, free, num_caches=2 if config.trace else 1)
 
 
 class Batches:
-    """Answers questions several at a time."""
+    """Answer questions in batches."""
 
     def __init__(self, model: PreTrainedModel, size: int) -> None:
         self.model = model
-        self.size = size  # sequences of a batch, halved each time memory runs out
+        self.size = size  # sequences per batch, halved each time memory runs out
 
     def answer(
         self, method: Method, questions: Sequence[Question], num_logits: int = 0
     ) -> list[Answer | RecordFailure]:
-        """Answer questions in order, with the logits of `num_logits` first tokens, or say why one has no answer."""
+        """Return, in order, answers with the logits of their first `num_logits` tokens, or failures."""
         answers: list[Answer | RecordFailure] = []
         while len(answers) < len(questions):
             size = self.size if method.can_batch else 1
@@ -82,7 +82,7 @@ class Batches:
         return answers
 
     def _answer(self, method: Method, questions: Sequence[Question], num_logits: int) -> list[Answer | RecordFailure]:
-        """Answer questions at once, or else one by one, or in halves if memory runs out."""
+        """Answer questions in one batch; if that fails, one by one, or in halves if memory ran out."""
         decode = Decoder(self.model, questions, num_logits)
         try:
             outputs = attempt(questions, lambda: answer(method, decode))

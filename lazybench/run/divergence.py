@@ -63,7 +63,7 @@ def averaged(by_seed: Sequence[Tensor]) -> dict[str, float]:
     """Return `kl`, the mean over the tokens of an answer and over seeds, and `first_token_kl`, in nats.
 
     Raises:
-        RecordFailure: they are not finite.
+        RecordFailure: a divergence is not finite.
     """
     kls = torch.stack([*by_seed]).mean(0)
     if not kls.isfinite().all():

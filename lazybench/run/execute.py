@@ -48,7 +48,7 @@ class Todo:
 
 
 def todo(job: Job, folder: RunFolder) -> Todo:
-    """Return what a job's records lack; failed ones count if `retry_failed` is set, or if all have failed."""
+    """Return the records left to run; failed ones are included if `retry_failed` is set or all have failed."""
     answered, traced, timed = (folder.rows(name) for name in (PREDICTIONS, TRACES, TIMES))
     failed = {key for key, row in answered.items() if row.get("error")}
     records = job.own_records
@@ -72,13 +72,13 @@ def is_finished(job: Job, folder: RunFolder) -> bool:
 def run(job: Job, resources: Resources, explained: bool = False) -> Path:
     """Run a prepared and checked job, or resume an earlier start of it; return the run's folder.
 
-    `resources` are shared by the jobs of a sweep. If `explained`, also print an example, and what the numbers mean.
+    `resources` are shared by the jobs of a sweep. If `explained`, also print an example and explain the numbers.
 
     Raises:
-        LazyBenchError: anything about the model or the folder that cannot work.
+        LazyBenchError: the model or the folder cannot be used.
     """
     config = job.config
-    job = replace(job, method=build_method(config.method))  # what the method loads is freed with the run
+    job = replace(job, method=build_method(config.method))  # models that the method loads are freed with the run
     described = environment.describe(config.model)
     folder = RunFolder(job.folder(described), job.shard)
     print(f"weights: {described['weights_format']}\nrecords: {data_label(config.data)}")
@@ -100,7 +100,7 @@ def run(job: Job, resources: Resources, explained: bool = False) -> Path:
 
 
 def _complete(job: Job, folder: RunFolder, model: PreTrainedModel, described: Mapping[str, Any]) -> None:
-    """Answer, trace and time what a job's records lack."""
+    """Answer, trace and time the records that are left."""
     config, source = job.config, environment.source(job.config.model)
     # An experiment that sweeps needs -m, even where `sys.argv` leaves a single job of it.
     flags = ["-m"] if HydraConfig.get().mode == RunMode.MULTIRUN else []
@@ -123,7 +123,7 @@ def _complete(job: Job, folder: RunFolder, model: PreTrainedModel, described: Ma
 
 
 def _answer(folder: RunFolder, answering: Answering) -> None:
-    """Answer and trace the records that lack it; `LazyBenchError` if all fail."""
+    """Answer and trace the records that are left; `LazyBenchError` if all fail."""
     job, left = answering.job, todo(answering.job, folder)
     answers, traces = folder.journals[PREDICTIONS], folder.journals[TRACES]
     to_answer, to_trace = ({record.key for record in records} for records in (left.answers, left.traces))

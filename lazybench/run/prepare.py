@@ -35,9 +35,9 @@ class Job:
     datasets: list[str]  # of the task
     method: Method  # not yet prepared for the model
     tokenizer: PreTrainedTokenizerBase | None  # the model's; None in a plan where it is out of reach
-    records: list[Record] = field(repr=False)  # of the run, those of other shards included
-    settings: dict[str, Any]  # what `config.yaml` says: all settings, and digests of the weights, records and code
-    notes: list[str] = field(default_factory=list)  # of datasets that are left out, and warnings of prompts
+    records: list[Record] = field(repr=False)  # of the run, including those of other shards
+    settings: dict[str, Any]  # contents of `config.yaml`: all settings, and digests of the weights, records and code
+    notes: list[str] = field(default_factory=list)  # about datasets that are left out, and warnings about prompts
 
     @cached_property
     def shard(self) -> Shard | None:
@@ -56,7 +56,7 @@ class Job:
 
     @property
     def max_new_tokens(self) -> int:
-        """The most tokens that are generated on a prompt."""
+        """The largest number of tokens generated for any prompt."""
         return max(self.dataset_configs[name].max_new_tokens for name in self.datasets)
 
     @property
@@ -83,11 +83,11 @@ class Job:
         return PromptBuilder(self.tokenizer, self.config.model, self.dataset_configs[record.dataset]).build(record)
 
     def folder(self, environment: Mapping[str, Any]) -> Path:
-        """Return the run's folder, given what `environment.describe` returned."""
+        """Return the run's folder, given the result of `environment.describe`."""
         return self.method_folder / identity.run_hash(self.settings, environment, self.used_configs)
 
     def unmodified_path(self, environment: Mapping[str, Any], device: str) -> Path:
-        """Return the file of the unmodified model's answers on a device: records and methods share it."""
+        """Return the file of the unmodified model's answers on a device, which all methods share."""
         settings = {key: self.settings[key] for key in ("model", "weights")} | {"device": device}
         return self.method_folder.parent / f".unmodified-{identity.run_hash(settings, environment, {})}.jsonl"
 
@@ -105,7 +105,7 @@ class Job:
 def method_for(settings: dict[str, Any], model: ModelConfig, resources: Resources) -> Method:
     """Build the method that a config's `method` describes, and check it against the model's config.
 
-    Call it before records, tokenizers and weights are read, which takes long.
+    Call it before reading records, tokenizers and weights, which takes long.
 
     Raises:
         LazyBenchError: a setting is out of range, or the method does not work on the model.
@@ -120,7 +120,7 @@ def prepare(config: RunConfig, resources: Resources) -> Job:
     """Check a run's settings, find its data and weights, build its first prompt and check that its folder is writable.
 
     Raises:
-        LazyBenchError: anything about the settings, the data, the model's files or the folder that cannot work.
+        LazyBenchError: the settings, the data, the model's files or the folder cannot be used.
     """
     dataset_configs = load_dataset_configs(config.data.datasets)
     choice = choose(config.task, config.data, dataset_configs)
@@ -156,7 +156,7 @@ def prepare(config: RunConfig, resources: Resources) -> Job:
     if matched_on:
         settings["matched_on"] = matched_on
     if choice.available != english():
-        settings["data"]["available"] = choice.available  # what `all` stands for, should data be added later
+        settings["data"]["available"] = choice.available  # the meaning of `all`, even if data is added later
     job = Job(config, dataset_configs, choice.datasets, method, tokenizer, records, settings, [*dict.fromkeys(notes)])
     if not job.own_records:
         raise LazyBenchError(f"shard={config.shard}: the run has {len(records)} records: set fewer parts")

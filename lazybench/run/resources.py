@@ -16,12 +16,12 @@ from lazybench.model.loading import load_skeleton, load_tokenizer, locate, names
 
 
 class Resources:
-    """Everything that jobs are made from."""
+    """Load everything that jobs share, and keep it for the next job."""
 
     def __init__(self, plan: bool = False) -> None:
-        # Why a run could not start here, by path or name of the model or data that is out of reach.
+        # Reasons why a run could not start here, by path or name of the unreachable model or data.
         self.missing: dict[str, str] = {}
-        self._plan = plan  # instead of running: a tokenizer, structure or identity of weights out of reach is None
+        self._plan = plan  # return None for an unreachable tokenizer, structure or identity of weights
         self._loaded: dict[tuple[str, str], Any] = {}
         self._model: tuple[ModelConfig, PreTrainedModel] | None = None
 
@@ -45,18 +45,18 @@ class Resources:
         return self._load_once("weights", asdict(config), config.path, identity)
 
     def model(self, config: ModelConfig, load: Callable[[ModelConfig], PreTrainedModel]) -> PreTrainedModel:
-        """Load the model with its weights; it stays loaded until another one is asked for."""
+        """Load the model with its weights, and keep it until another model is requested."""
         if self._model is None or self._model[0] != config:
-            self._model = None  # before there are two
+            self._model = None  # free it before loading the next one
             self._model = config, load(config)
         return self._model[1]
 
     def records_by_dataset(
         self, datasets: Sequence[str], data: DataConfig, model: ModelConfig
     ) -> dict[str, list[Record]]:
-        """Load the records of each dataset; `LazyBenchError` where there are none at all.
+        """Load the records of each dataset; `LazyBenchError` if there are none at all.
 
-        In a plan, records out of reach become placeholders of the longest prompt.
+        In a plan, unreachable records become placeholders with prompts of the maximum length.
         """
         dataset_configs, tokenizer, records = load_dataset_configs(data.datasets), self.tokenizer(model), {}
         # Generated records are counted in the model's tokens; others are the same for every model.
@@ -75,7 +75,7 @@ class Resources:
     def _load_once(self, kind: str, key: dict[str, Any], name: str | None, load: Callable[[], Any]) -> Any:
         """Return the result of `load`, which is called once for each kind and key.
 
-        In a plan, return None if it is out of reach, and note `name` as missing; with `name=None`, raise all the same.
+        In a plan, return None if it is out of reach, and add `name` to `missing`; with `name=None`, raise the error.
         """
         entry = (kind, digest(key))
         if entry not in self._loaded:

@@ -34,13 +34,15 @@ def summarise(
         times: the run's own lines of times.
 
     Returns:
-        `datasets` and `tasks`, each by name, and `mean_of_tasks`, which is None for a single task. Each has `score` and
-        `unmodified_score` (0 to 100); `score_by_group` and, of a method with several seeds, `score_by_seed`;
-        `prompt_computed` (1 is the whole prompt once); `ttft_speedup`, `answer_speedup` (of the whole answer, at equal
-        length), `decode_step_speedup` and `ttft_speedup_over_nothing_pruned`, None if nothing was timed; and numbers of
-        `records` and, among them, `same_answers` and `at_limit` (that are the unmodified model's, or reached
-        `max_new_tokens`; means over seeds), `timed` and `noisy`; and `failed`, which are in none of the others. Values
-        of a task are the mean over its datasets, and those of `mean_of_tasks` the mean over the tasks.
+        `datasets` and `tasks`, each by name, and `mean_of_tasks`, None for a single task. A task is the mean over its
+        datasets. Each has
+
+        - `score` and `unmodified_score` (0 to 100), `score_by_group`, and `score_by_seed` if there are several seeds;
+        - `prompt_computed` (1 is the whole prompt once);
+        - `ttft_speedup`, `ttft_speedup_over_nothing_pruned`, `decode_step_speedup`, and `answer_speedup` (of the whole
+          answer at equal length), None if nothing was timed;
+        - the number of `records` and, among them, of `same_answers` (as the unmodified model's) and `at_limit`
+          (reached `max_new_tokens`), means over seeds, `timed` and `noisy`; `failed` records are not among them.
     """
     records = answers_table(rows).merge(times_table(times), on=KEY, how="left")
     by_dataset = dict(iter(records.groupby("dataset")))
@@ -61,7 +63,7 @@ def _numbers(records: pd.DataFrame, groups: Sequence[str]) -> dict[str, Any]:
     """Average records, which have their `task`, over tasks of the means over their datasets."""
     answered = averages.drop_failed(records)
     results = {}
-    if set(answered["dataset"]) == set(records["dataset"]):  # no mean leaves out a dataset that failed altogether
+    if set(answered["dataset"]) == set(records["dataset"]):  # no mean if all records of a dataset failed
         measures = (*_AVERAGED, *map(averages.group_measure, groups))
         results = {measure.key: averages.average(answered, measure) for measure in measures}
     values = {key: result.value for key, result in results.items()}
@@ -79,10 +81,10 @@ def _numbers(records: pd.DataFrame, groups: Sequence[str]) -> dict[str, Any]:
 
 
 def scores_table(scores: Mapping[str, Any]) -> str:
-    """Format scores and speedups by dataset, task and over the tasks, with counts of what failed or was noisy.
+    """Format scores, speedups and counts: a line per dataset, per task and for the mean over tasks.
 
-    After the score of a method with several seeds stands the standard deviation over them. Columns that have no
-    number in any row are left out. A speedup above 1 is faster.
+    The score of a method with several seeds is followed by the standard deviation over them. Columns without any number
+    are left out.
     """
     named = dict(scores["datasets"])
     # The task of a single dataset would repeat its numbers.
@@ -106,13 +108,13 @@ def scores_table(scores: Mapping[str, Any]) -> str:
 
 
 def explanations(scores: Mapping[str, Any], method: str) -> list[str]:
-    """Return what a run's numbers mean, and why decode steps are slower; a line each."""
+    """Return lines that explain a run's numbers, and slower decode steps if there are any."""
     by_dataset = scores["datasets"].values()
     if all(numbers["ttft_speedup"] is None for numbers in by_dataset):
         return []
     lines = [f"scores are out of 100; {_MEANING}"]
     if method in (PAPER, PLUS) and any((numbers["decode_step_speedup"] or 1) < 1 for numbers in by_dataset):
-        lines.append("decode steps are slower: those that rank tokens also compute the ones that they revive")
+        lines.append("decode steps are slower: steps that rank tokens also compute those that they revive")
     return lines
 
 
@@ -127,7 +129,7 @@ def times_summary(
         configs: configs by dataset.
     """
     records = times_table(times)
-    # A dataset without a task is its own.
+    # A dataset without a task counts as a task.
     records["task"] = records["dataset"].map(lambda name: configs[name].task or name)
     measures = _TITLES | {"over nothing pruned": averages.OVER_NOTHING_PRUNED}
     lines = []
@@ -157,7 +159,7 @@ def error_kind(error: str) -> str:
 
 
 def failures(rows: Collection[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each kind of failure among some records: how many there are, and the first one's reason."""
+    """Return a line per kind of failure: the number of records, and the first record's error."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if error := row.get("error"):

@@ -16,8 +16,8 @@ from lazybench.run.batches import attempt
 from lazybench.run.divergence import UNMODIFIED
 
 UNMODIFIED_NAME = "unmodified"
-NOISE = 0.1  # by how much two trials of the unmodified model may differ
-_MORE = 4  # one record in so many may be timed once more
+NOISE = 0.1  # relative difference up to which two trials of the unmodified model agree
+_MORE = 4  # one record in four may be timed again
 _WARM_UP_TOKENS = 2
 
 
@@ -56,7 +56,7 @@ class Timing:
 
     model: PreTrainedModel
     methods: Mapping[str, Method]  # by name in rows, without the unmodified model
-    source: Mapping[str, Any]  # `device`, `threads`, `commit` and `date`, which each row gets
+    source: Mapping[str, Any]  # `device`, `threads`, `commit` and `date`, added to each row
     warmup: int  # untimed rounds before the first record
 
     def time(
@@ -66,15 +66,15 @@ class Timing:
         retries: int,
         write: Callable[[dict[str, Any]], None],
     ) -> None:
-        """Time questions, of one record each, with a progress bar.
+        """Time questions, one per record, with a progress bar.
 
         Args:
             questions: all of a timing run, in order.
             is_done: whether an earlier start has timed a question.
             retries: how many records earlier starts have timed again.
-            write: called with each record's row: `_id`, `dataset`, `prompt_tokens`, `seed`, the `trials` of each method
-                that could answer by name, and of the unmodified model, `retries`, `noisy`; or with an `error` if the
-                unmodified model cannot answer, or none of several.
+            write: called with each record's row: `_id`, `dataset`, `prompt_tokens`, `seed`, `retries`, `noisy`, and by
+                name the `trials` of the unmodified model and of each method that could answer; or an `error` if the
+                unmodified model or all methods failed.
         """
         left = [*filter(lambda pair: not is_done(pair[1]), enumerate(questions))]
         if left and self.warmup:
@@ -97,7 +97,7 @@ class Timing:
         """Answer a question's first tokens by every method."""
         short = question._replace(stops=replace(question.stops, max_new_tokens=_WARM_UP_TOKENS))
         for method in (UNMODIFIED, *self.methods.values()):
-            with suppress(RecordFailure):  # its timed answer will say why
+            with suppress(RecordFailure):  # its timed answer will report the error
                 trial(method, self.model, short)
 
     def _row(self, question: Question, number: int) -> dict[str, Any]:

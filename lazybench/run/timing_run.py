@@ -36,8 +36,8 @@ def finished_runs(root: Path, resources: Resources) -> tuple[dict[str, dict[Path
     """Read the runs below `root`, and check that they would give the same answers today.
 
     Returns:
-        the jobs of finished runs by folder, grouped by what their unmodified model and its prompts share; and the
-        folders of unfinished runs.
+        the jobs of finished runs by folder, one group per unmodified model and set of prompts; and the folders of
+        unfinished runs.
 
     Raises:
         LazyBenchError: there is no finished run, or the code, weights or records of one have changed.
@@ -76,7 +76,7 @@ def time_together(jobs: Mapping[Path, Job], resources: Resources, records: int, 
     Args:
         jobs: the runs by folder.
         resources: loads the model.
-        records: how many records to time, of the datasets in turn.
+        records: number of records to time, one of each dataset in turn.
         warmup: untimed rounds before the first one.
 
     Raises:

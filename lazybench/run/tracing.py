@@ -15,7 +15,7 @@ _SHARES = 101
 
 
 def progress(stats: Stats | None) -> dict[str, Any]:
-    """Return what the paper's Figure 7 shows: `stages`, and `computed[step][stage]`; empty without stages.
+    """Return the data of the paper's Figure 7: `stages`, and `computed[step][stage]`; empty without stages.
 
     `computed` is the fraction of the prompt with a KV entry after the stage.
     """
@@ -31,12 +31,12 @@ def progress(stats: Stats | None) -> dict[str, Any]:
 
 
 def attention(model: PreTrainedModel, question: Question) -> dict[str, Any]:
-    """Return the unmodified model's `attention` from the newest token in each layer (paper, Figure 2), of one prefill.
+    """Return the unmodified model's `attention` from the last prompt token in each layer (paper, Figure 2).
 
-    `map` has each layer's mean attention probability in parts of the prompt. `sorted_mass` is the sum of attention on
-    the top 0 to 100% of the tokens, as the mean over layers.
+    `map` is the attention probability, mean over heads, summed over equal parts of the prompt, (layers, parts).
+    `sorted_mass` is the attention on the top 0 to 100% of the tokens, mean over layers.
     """
-    # Without revival, as a model with states asks for; nothing is pruned here.
+    # Without revival, as models with states require; nothing is pruned here.
     ranking = lazyllm.AttentionRanking(revive=False)
     question = question._replace(stops=replace(question.stops, max_new_tokens=1))
     with lazyllm.enable(model, lazyllm.PruningSchedule(), ranking=ranking, record_importance=True) as lazy:

@@ -1,6 +1,6 @@
 """The unmodified model's answers and logits, generated once for all methods of a sweep.
 
-Where it can, the engine with nothing pruned generates them in batches.
+LazyLLM's engine with nothing pruned generates them in batches, if it supports the model.
 """
 
 import math
@@ -30,7 +30,7 @@ class UnmodifiedAnswer(NamedTuple):
     """The unmodified model's answer."""
 
     tokens: list[int]  # token ids
-    logits: Tensor | None  # of the first tokens, (tokens, vocabulary), float32, on the CPU; None unless asked for
+    logits: Tensor | None  # of the first tokens, (tokens, vocabulary), float32, on the CPU; None unless requested
 
     @property
     def reference(self) -> list[int] | None:
@@ -39,12 +39,12 @@ class UnmodifiedAnswer(NamedTuple):
 
 
 class Unmodified:
-    """Answers of one unmodified model: tokens in a file, for all processes, and first logits in this one's memory.
+    """Answers of one unmodified model: tokens in a file that processes share, logits in this process's memory.
 
     Args:
         path: the file, of one model on one device.
         batches: generates missing answers.
-        num_logits: how many first tokens' logits are needed; 0 for none.
+        num_logits: number of first tokens whose logits are kept; 0 for none.
     """
 
     def __init__(self, path: Path, batches: Batches, num_logits: int) -> None:
@@ -55,7 +55,7 @@ class Unmodified:
         self._logits = _cached.setdefault(model, {})
 
     def answers(self, questions: Sequence[Question], with_logits: bool) -> list[UnmodifiedAnswer | RecordFailure]:
-        """Return each answer, or why there is none; generate those that no process has."""
+        """Return each answer or its failure; generate those that no process has stored."""
         by_key, rows = {_key(question): question for question in questions}, self._journal.rows
         logits = {key: self._logits[key] for key in by_key if key in self._logits}
         failures: dict[str, RecordFailure] = {}
@@ -72,7 +72,7 @@ class Unmodified:
         return [failures.get(key) or UnmodifiedAnswer(rows["", key]["tokens"], logits.get(key)) for key in keys]
 
     def _generate(self, questions: Mapping[str, Question], logits: dict[str, Tensor]) -> dict[str, RecordFailure]:
-        """Generate the answers that no process has, for all processes; see `_ask`."""
+        """Generate and store the answers that no process has stored; see `_ask`."""
         path, failures = self._journal.path, {}
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ class Unmodified:
         return failures
 
     def _ask(self, questions: Mapping[str, Question], logits: dict[str, Tensor]) -> dict[str, Answer | RecordFailure]:
-        """Answer questions by their keys, and add the logits of the first tokens."""
+        """Return answers by key, and add the logits of their first tokens to `logits`."""
         answers = dict(
             zip(questions, self._batches.answer(UNMODIFIED, [*questions.values()], self._num_logits), strict=True)
         )
@@ -106,6 +106,6 @@ class Unmodified:
 
 
 def _key(question: Question) -> str:
-    """Return a hash of all that decides the unmodified model's answer, for one model."""
+    """Return a hash of everything that the answer of one unmodified model depends on."""
     prompt = question.prompt
     return digest({"dataset": asdict(prompt.builder.dataset_config), "ids": prompt.ids.tolist()})

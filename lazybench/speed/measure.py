@@ -31,11 +31,11 @@ from lazybench.run.prepare import method_for
 from lazybench.run.resources import Resources
 from lazybench.run.timing import Trial, is_noisy, trial
 
-# Names of trials; one of the unmodified model on the first `n` tokens of the prompt has the number `n` as its name.
+# Names of trials; that of the unmodified model on the first `n` tokens of the prompt is the number `n`.
 _UNMODIFIED, _METHOD, _NOTHING_PRUNED = "unmodified", "method", "nothing_pruned"
 _MEMORY_TOKENS = 16  # memory peaks in prefill; these show what decoding adds before the caches grow
 _DATASET = "gov_report"
-_SPARE = 32  # tokens: truncation joins and tokenises text anew, which may change the count a little
+_SPARE = 32  # tokens: truncation joins and tokenises text again, which may change the count a little
 
 
 def check(config: SpeedConfig, resources: Resources) -> Method:
@@ -54,12 +54,13 @@ def measure(config: SpeedConfig) -> pd.DataFrame:
     """Time a method at each prompt length.
 
     Returns:
-        One row a length: `setting`, how strongly the method prunes; times and speedups, each a median over the repeats
-        with the smallest and largest as `_low` and `_high`; `ideal_speedup`, by the tokens that each layer computes,
-        if the method says so; `noisy`, in how many repeats the first and the last trial of the unmodified model
-        differ by more than 10%; `memory_mb` and `method_memory_mb`, the peak allocation in prefill
-        and the first decode steps; `prompt_kv_mb` and `method_prompt_kv_mb`, the size of the KV cache after prefill,
-        where it is known; model and machine. If memory runs out, the shorter lengths.
+        One row per length, without the longer ones if memory runs out: model, method and machine, and
+
+        - times and speedups, each the median over the repeats, with the smallest and largest as `_low` and `_high`;
+        - `ideal_speedup`, by the tokens that each layer computes, if the method defines `layer_tokens`;
+        - `noisy`, the number of repeats whose two trials of the unmodified model differ by more than 10%;
+        - `memory_mb` and `method_memory_mb`, the peak allocation in prefill and the first decode steps;
+        - `prompt_kv_mb` and `method_prompt_kv_mb`, the size of the KV cache after prefill, if known.
 
     Raises:
         LazyBenchError: the model, the method or a length cannot work, or memory is too small for the shortest.
@@ -92,7 +93,7 @@ def measure(config: SpeedConfig) -> pd.DataFrame:
 def build_prompt(length: int, tokenizer: PreTrainedTokenizerBase, config: SpeedConfig) -> Prompt:
     """Build a summarization prompt of exactly `length` tokens, about a generated report.
 
-    The ids are not random, as what LazyLLM revives depends on real attention.
+    The ids are not random, as revival depends on real attention.
 
     Raises:
         LazyBenchError: `length` is more than a report can have.
@@ -113,7 +114,7 @@ def _row(method: Method, prompt: Prompt, model: PreTrainedModel, config: SpeedCo
     tokens = prompt.ids.shape[1]
     try:
         layer_tokens = method.layer_tokens(model, tokens)
-    except LazyBenchError:  # it does not say
+    except LazyBenchError:  # the method does not define it
         layer_tokens = []
     stops = Stops(config.new_tokens)
     subjects = {_UNMODIFIED: (UNMODIFIED, Question(prompt, stops)), _METHOD: (method, Question(prompt, stops))}

@@ -17,7 +17,7 @@ Rows = dict[Key, dict[str, Any]]
 
 
 class Journal:
-    """A JSON Lines file of records, each once; `rows` are by dataset and id."""
+    """A JSON Lines file with one row per record; `rows` has them by dataset and id."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -25,7 +25,7 @@ class Journal:
         self._num_lines = self._num_bytes = 0  # that have been read
 
     def load(self, mend: bool = True) -> None:
-        """Read what the file, if there is one, has got since the last call.
+        """Read the lines that were appended since the last call; the file may be missing.
 
         A last line that was cut short is ignored, so its record runs again. With `mend` the file is truncated before
         that line, so that rows can be appended.
@@ -47,7 +47,7 @@ class Journal:
             elif number < len(content):
                 raise LazyBenchError(
                     f"{self.path}:{self._num_lines + 1} is not a record, and more lines follow: move the file away to "
-                    "start anew"
+                    "start again"
                 )
             elif mend:
                 os.truncate(self.path, self._num_bytes)

@@ -1,4 +1,4 @@
-"""Lock files for a process; the lock ends with the process, even if it is killed."""
+"""File locks between processes; a lock ends with its process, even if that is killed."""
 
 import fcntl
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lazybench.errors import LazyBenchError
 
-_TIMEOUT_S = 1.0  # a process that only tests the lock has it for a moment
+_TIMEOUT_S = 1.0  # a process that only tests the lock holds it for a moment
 
 
 class Busy(LazyBenchError):
@@ -15,14 +15,14 @@ class Busy(LazyBenchError):
 
 
 class Lock:
-    """A shared or exclusive lock on a file, which is created if it is missing; it is tried for `timeout_s` seconds."""
+    """A shared or exclusive lock on a file, created if missing; `acquire` waits at most `timeout_s` seconds."""
 
     def __init__(self, path: Path, timeout_s: float = _TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
     def acquire(self, shared: bool = False) -> bool:
-        """Acquire it alone, or together with others that share it; return whether that worked."""
+        """Acquire the lock, exclusively or `shared`; return whether that worked."""
         end = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -34,16 +34,16 @@ class Lock:
                 time.sleep(0.05)
 
     def release(self) -> None:
-        """Release it; it can be acquired again."""
+        """Release the lock; it can be acquired again."""
         fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Release it and close the file."""
+        """Release the lock and close its file."""
         os.close(self._file)
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a process has the exclusive lock on `path`."""
+    """Return whether a process holds the exclusive lock on `path`."""
     try:
         with open(path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

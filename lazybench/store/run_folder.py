@@ -1,4 +1,4 @@
-"""A run's folder: its settings, its environment, and one line a record."""
+"""A run's folder: its settings, its environment, and one line per record."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,19 +18,19 @@ from lazybench.store.writing import check_writable, replace, writing
 SCORES = "scores.json"
 CONFIG = "config.yaml"
 ENVIRONMENT = "environment.json"
-# Has the last line of a failed process; each shard has its own file.
+# Contains the last line of a failed process's error; each shard has its own file.
 FAILURE = "failed.txt"
 
 
 class RunFolder:
     """One run on disk, or one shard's view of it.
 
-    A shard writes files of its own, and readers of a run read all its files. The lock files lie beside the folder.
+    Each shard writes its own files, and readers of a run read all of them. The lock files are beside the folder.
     """
 
     def __init__(self, path: Path, shard: Shard | None = None) -> None:
         self.path = path  # `<output>/<model>/<data>/<method>/<hash>`
-        # The answers, traces and times that this process writes, one line a record, by file name.
+        # The answers, traces and times that this process writes, one line per record, by file name.
         self.journals = {name: Journal(path / _part(name, shard)) for name in JOURNALS}
         self._shard = shard  # the part of the records that this process runs; None for all
 
@@ -38,7 +38,7 @@ class RunFolder:
     def is_busy(self) -> bool:
         """Whether a process works on these records or, for a whole run, on any of them."""
         locks = {*self.path.parent.glob(f".{self.path.name}*.lock")}
-        if self._shard is not None:  # other parts of the same number share no record with it
+        if self._shard is not None:  # other parts of the same split share no record with it
             parts = (Shard(part + 1, self._shard.count) for part in range(self._shard.count))
             locks -= {self._lock(part) for part in parts if part != self._shard}
         return any(map(is_locked, locks))
@@ -55,11 +55,11 @@ class RunFolder:
 
     @contextmanager
     def opened(self, config: Mapping[str, Any], environment: Mapping[str, Any]) -> Iterator[None]:
-        """Make or reopen the folder for this process alone, and read its own rows.
+        """Make or reopen the folder, lock it for this process, and read this process's rows.
 
         Args:
-            config: what `config.yaml` gets.
-            environment: what `environment.json` gets.
+            config: contents of `config.yaml`.
+            environment: contents of `environment.json`.
 
         Raises:
             LazyBenchError: the folder cannot be written.
@@ -95,7 +95,7 @@ class RunFolder:
     def set_aside(self, is_finished: Callable[[], bool]) -> Path | None:
         """Rename a finished run to a name that readers of runs ignore, and return that; None if it is not finished.
 
-        Of several shards that run again, the first one finds a finished run, and works in the new one after that.
+        If several shards run again, only the first one finds a finished run; the others join its new run.
         """
         with closing(Lock(self._lock(None))) as lock:
             if not (lock.acquire() and is_finished()):

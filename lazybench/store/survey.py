@@ -25,9 +25,9 @@ def run_folders(root: Path) -> list[Path]:
 
 
 def runs_of(parent: Path, settings: Mapping[str, Any], dataset_configs: Mapping[str, Any]) -> Iterator[Path]:
-    """Yield the run folders below `parent` of runs with these settings, on whatever machine, the latest first.
+    """Yield the run folders below `parent` of runs with these settings, on any machine, latest first.
 
-    Settings and configs are as `identity.run_hash` takes them; a digest that is None is unknown here and may be any.
+    Settings and configs are those of `identity.run_hash`; a digest of None is unknown here and matches any.
     """
     for folder in _latest_first(parent):
         stored, environment = read_settings(folder)
@@ -56,8 +56,8 @@ def changes_since_earlier_run(
             code = stored.get("code") or {}
             changed += [f"the code of {name}" for name, digest in settings["code"].items() if code.get(name) != digest]
         return (
-            f"begun in {before}; since then {', '.join(changed)} changed: results would not compare, so it begins anew "
-            f"in {folder}"
+            f"begun in {before}; since then {', '.join(changed)} changed: results would not compare, so it starts "
+            f"again in {folder}"
         )
     return None
 

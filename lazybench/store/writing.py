@@ -23,10 +23,10 @@ def writing(path: Path) -> Iterator[None]:
 def replace(path: Path, content: str | bytes) -> None:
     """Write a file atomically.
 
-    A link stays a link, and /dev/null and the like are written to.
+    A symbolic link is kept and its target replaced; a device such as /dev/null is written directly.
 
     Raises:
-        LazyBenchError: it cannot be written; an old file stays as it was.
+        LazyBenchError: it cannot be written; an existing file is unchanged.
     """
     content = content.encode("utf-8") if isinstance(content, str) else content
     with writing(path):
@@ -49,7 +49,7 @@ def replace(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def replacing(out: Path, ours: re.Pattern[str]) -> Iterator[Path]:
-    """Yield a new folder that replaces `out` at the end of the block; on an error `out` stays as it was.
+    """Yield a new folder that replaces `out` at the end of the block; after an error `out` is unchanged.
 
     Raises:
         LazyBenchError: `out` has files whose names are not `ours`, or cannot be written.

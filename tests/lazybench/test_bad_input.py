@@ -1,4 +1,4 @@
-"""Bad input ends in one line that says what would be right, with exit code 2, and writes nothing."""
+"""Bad input ends in one line that names the correct input, with exit code 2, and writes nothing."""
 
 import re
 
@@ -56,7 +56,7 @@ def check(code, out, err, cwd):
         (["output=/home/jürgen"], "write KEY=VALUE, or \"KEY='VALUE'\" for a value with special characters"),
     ],
 )
-def test_the_line_says_what_would_be_right(run, cwd, words, says):
+def test_the_message_names_the_correct_input(run, cwd, words, says):
     assert says in check(*run(*words), cwd)
 
 
@@ -80,7 +80,7 @@ def test_one_bad_job_stops_a_sweep_before_its_first(run, cwd, words, says):
     [
         (["rum"], "unknown command 'rum': did you mean 'run'?"),
         (["run"], "nothing is set for task: give it as task=VALUE"),
-        (["status", "rns=x"], "unrecognized arguments: --rns=x: lazybench status --help shows what there is"),
+        (["status", "rns=x"], "unrecognized arguments: --rns=x: lazybench status --help lists the arguments"),
         (["status", "runs=/nowhere"], "/nowhere"),
         (["score"], "FILE"),
         (["speed", "-m", "method=lazyllm,fastkv", "output=a.csv"], "several jobs would write output=a.csv"),
@@ -89,12 +89,12 @@ def test_one_bad_job_stops_a_sweep_before_its_first(run, cwd, words, says):
         (["map", "task=code,lcc"], "only methods may differ"),
     ],
 )
-def test_bad_words_of_other_commands_cost_one_line(lazybench, cwd, words, says):
+def test_bad_words_of_other_commands_end_in_one_line(lazybench, cwd, words, says):
     assert says in check(*lazybench(*words), cwd)
 
 
 @pytest.mark.parametrize(("command", "sweep"), [("run", ["-m"]), ("speed", []), ("match", ["-m"]), ("map", [])])
-def test_what_is_out_of_range_reads_no_tokenizer(lazybench, tiny_model, monkeypatch, cwd, sweep, command):
+def test_settings_out_of_range_read_no_tokenizer(lazybench, tiny_model, monkeypatch, cwd, sweep, command):
     monkeypatch.setattr("lazybench.model.loading.AutoTokenizer", None)
     words = [f"model.path={tiny_model}", "model.limit=900", "method=static_pruning", "method.keep=50"]
     words += [] if command == "speed" else ["task=2wikimqa"]

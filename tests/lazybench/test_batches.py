@@ -137,7 +137,7 @@ def test_logits_that_are_not_finite_fail_only_their_record():
     assert len(good.output.tokens) == 4
 
 
-def test_what_no_batch_answers_is_answered_by_itself():
+def test_prompts_that_fail_in_a_batch_are_answered_one_by_one():
     class Refusing(Baseline):
         def shorten(self, prompt, decode, seed):
             if prompt.ids[0, 0] == 9 or len(decode.questions) > 2:
@@ -204,7 +204,7 @@ def test_unmodified_answers_are_generated_once(run, tmp_path, monkeypatch):
         assert row["unmodified_score"] == baseline[key]["score"]
 
 
-def test_a_journal_reads_what_others_have_appended(tmp_path):
+def test_a_journal_reads_rows_that_others_appended(tmp_path):
     own, other = Journal(tmp_path / "rows.jsonl"), Journal(tmp_path / "rows.jsonl")
     for number in range(3):
         other.add({"dataset": "", "_id": f"{number}"})

@@ -35,7 +35,7 @@ SHAPE = {
 }
 MODELS = {
     "gemma3": lambda: transformers.Gemma3TextConfig(**SHAPE, num_hidden_layers=12, query_pre_attn_scalar=8),
-    # Of each four layers the last attends to everything, and the others carry a state from token to token.
+    # Every fourth layer attends to everything, and the others carry a state from token to token.
     "hybrid": lambda: transformers.Qwen3NextConfig(
         **SHAPE,
         num_hidden_layers=12,
@@ -90,7 +90,7 @@ def test_layers_of_papers_are_parts_of_the_depth(layers, static, half):
 @pytest.mark.parametrize(
     ("name", "keep"), [*((name, {}) for name in [*ENGINE, "gemfilter"]), ("gemfilter", {"keep": 1.0})]
 )
-def test_a_method_computes_what_it_says_it_does(name, keep):
+def test_a_method_computes_its_layer_tokens(name, keep):
     model, tokens = build(0, num_hidden_layers=12), 70
     method = build_method(FILES[name] | keep)
     method.prepare(model)

@@ -76,7 +76,7 @@ def test_decoding_is_greedy_of_one_sequence_with_a_cache_of_its_own(copy, tiny_m
 
 
 @pytest.mark.parametrize("values", [COUNTED[0], *map(slow, COUNTED[1:])], ids=str)
-def test_what_changes_answers_counts_as_in_transformers(copy, tiny_model, values):
+def test_settings_that_change_answers_act_as_in_transformers(copy, tiny_model, values):
     unmodified = LlamaForCausalLM.from_pretrained(copy(**values))
     expected = unmodified.generate(IDS, max_new_tokens=8, do_sample=False, eos_token_id=2)[0, IDS.shape[1] :].tolist()
     assert answered(unmodified.name_or_path, "baseline") == expected != answered(tiny_model, "baseline")
@@ -100,7 +100,7 @@ def test_an_answer_ends_at_the_checkpoints_stop_string(run, copy, tokenizer, tmp
     assert answer("stopped", stop_strings=["no letters", stop]) == complete.partition(stop)[0] + stop != complete
 
 
-def test_a_run_states_what_changes_answers_and_a_report_heads_with_it(run, lazybench, undrawn, copy, tmp_path):
+def test_runs_and_headings_have_the_settings_that_change_answers(run, lazybench, undrawn, copy, tmp_path):
     settings = {"repetition_penalty": 1.3, "prefill_chunk_size": 64, "temperature": 0.1, "no_repeat_ngram_size": 0}
     counted = {"repetition_penalty": 1.3, "prefill_chunk_size": 64}
     for name, folder in (("plain", copy("a")), ("changed", copy("b", **settings))):

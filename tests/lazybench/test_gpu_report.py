@@ -46,7 +46,7 @@ def records(tmp_path):
 
 
 @pytest.mark.slow
-def test_it_measures_all_methods_and_goes_on_where_it_stopped(weights, records, tmp_path):
+def test_it_measures_all_methods_and_resumes(weights, records, tmp_path):
     out = tmp_path / "out"
     words = ["--weights", weights, "--records", records, "--output", out, "--device", "cpu", "--lengths", 200]
     words += ["--new-tokens", 3, "--model", "smollm2_135m", "--shape", "smollm2_135m"]

@@ -110,7 +110,7 @@ LazyLLM: {repeats: 1, schedule: '', ranking: eq1, protect: none}
 FastKV: {repeats: 1, layer: 50%, keep: 0.2, window: 8, pooling: 7, kernel: average}
 GemFilter: {repeats: 1, layer: 44%, keep: 0.5, pooling: 5}
 Matched: {repeats: 1, speedup: '', folds: [], found: {}}
-# Of Eq. 1: `changed` leaves these out, so a change of one raises RESULTS_VERSION instead.
+# Settings of Eq. 1, which `changed` leaves out: a change of one raises RESULTS_VERSION instead.
 AttentionRanking: {queries: 1, half_life: null, pooling: 1, layers: 1, first: 0, bonus: 1.0, every: 1, revive: true}
 """
 
@@ -184,6 +184,6 @@ def test_a_method_of_the_users_that_was_edited_runs_again_and_one_that_was_moved
     assert "1 of them with records to run" in run(*words, command="plan")[1]
     code, out, err = run(*words)
     assert code == 0, err
-    assert "since then the code of ends changed: results would not compare, so it begins anew" in out
+    assert "since then the code of ends changed: results would not compare, so it starts again" in out
     assert len(folders(tmp_path / "runs")) == 2
     assert "finished earlier" in run(*words)[1]

@@ -35,8 +35,8 @@ def sweep(tiny_model, tmp_path):
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
         done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
         assert "Traceback" not in done.stderr, done.stderr
-        # Settings and machine are the same throughout: a job that begins anew would name what has changed.
-        assert "so it begins anew" not in done.stdout, done.stdout
+        # Settings and machine are the same throughout: a job that starts again would name the changes.
+        assert "so it starts again" not in done.stdout, done.stdout
         return done.returncode, re.findall("lazybench: .*", done.stderr)[-1:]
 
     return call

@@ -59,7 +59,7 @@ row_of = st.fixed_dictionaries(
 
 @settings(max_examples=60, deadline=None)
 @given(rows=st.lists(row_of, min_size=1, max_size=4), data=st.data())
-def test_whatever_is_in_a_record_comes_out_as_python_reads_it(tmp_path_factory, rows, data):
+def test_any_text_in_a_record_is_read_as_python_reads_it(tmp_path_factory, rows, data):
     rows = [row | {"_id": str(number)} for number, row in enumerate(rows)]
     ascii_only, blank = data.draw(st.booleans()), data.draw(st.sampled_from(["", "\n", "\r\n", " \t \n"]))
     content = blank.join(json.dumps(row, ensure_ascii=ascii_only) + "\n" for row in rows).encode()
@@ -136,7 +136,7 @@ def test_unusable_roots_and_missing_datasets(tmp_path):
         load("qasper", archive(tmp_path / "evil.zip", lines(ROW), "../data/qasper.jsonl"), None)
 
 
-def test_all_is_what_a_folder_or_an_archive_has(tmp_path):
+def test_all_means_the_datasets_of_a_folder_or_archive(tmp_path):
     mine = {name: {"prompt": "{input}", "max_new_tokens": 8, "metric": "qa_f1"} for name in ("mine", "other")}
     there = DataConfig("mine", "longbench", root=str(tmp_path), datasets=mine)
     folder(tmp_path, b"", "lsht")

@@ -68,7 +68,7 @@ def test_a_run_is_scored_and_reported_by_difficulty_and_length(run, lazybench, f
     table = rf" +{heading}.*\n.*\nlongbench_v2 +4 +75\.00 +{numbers}"
     assert re.search(table, capsys.readouterr().out)
     (folder / "scores.json").unlink()
-    for _ in range(2):  # summed up anew, then read
+    for _ in range(2):  # computed, then read
         assert re.search(table, run(*words, *quick)[1])
     numbers = json.loads((folder / "scores.json").read_text())["datasets"]["longbench_v2"]
     assert (numbers["score"], numbers["score_by_group"]) == (75, SCORES)

@@ -62,7 +62,7 @@ def test_settings_stand_side_by_side_for_a_record_by_its_number_or_its_id(call, 
     assert (code, again, read(page)[1]) == (0, out, data)
 
 
-def test_a_prompt_of_ones_own(call, page, tmp_path):
+def test_a_custom_prompt(call, page, tmp_path):
     prompt = 'Which is it: "</script>", naïve or 😀?\n' * 10  # longer than model.limit, and not cut
     mine = tmp_path / "mine.txt"
     mine.write_text(prompt, "utf-8")
@@ -97,7 +97,7 @@ def test_a_short_prompt_as_a_picture(call, page, tmp_path):
         (["output=/dev/null/map.html"], "cannot be written"),
     ],
 )
-def test_bad_input_costs_one_line(call, page, words, message):
+def test_bad_input_ends_in_one_line(call, page, words, message):
     code, _, err = call(*words)
     assert message in one_line(code, err)
     assert not page.parent.exists()

@@ -203,7 +203,7 @@ def test_trials_are_as_fast_by_their_operations(wanted, method):
         (("method=fastkv", "tune=true", "task=lcc"), "a half of the records is empty"),
     ],
 )
-def test_what_cannot_be_matched_costs_one_line(call, words, message, matches):
+def test_methods_that_cannot_be_matched_end_in_one_line(call, words, message, matches):
     code, _, err = call(*words)
     assert code == 2
     assert message in err.splitlines()[-1]  # below the bar

@@ -97,7 +97,7 @@ def test_it_is_for_its_own_model(use):
     assert "6 layers" in one_line(code, err)
 
 
-def test_halves_are_all_records_each_once_whatever_the_limit(tokenizer):
+def test_halves_are_all_records_each_once_for_any_limit(tokenizer):
     def records(**changes):
         return load_records("2wikimqa", DataConfig(**DATA | {"limit": 12} | changes), tokenizer)
 

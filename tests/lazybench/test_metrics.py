@@ -54,7 +54,7 @@ answered = st.lists(marks | st.sampled_from([" ", "\t", "\x00", "\n", ", "]), ma
 @example("The answer is: WREN,\x0041.", ["wren", "41", "42"])
 @example("\t a\tb ", ["a\tb", "a"])
 def test_rulers_scores_are_of_the_references_in_the_prediction(prediction, references):
-    # scripts/eval/evaluate.py, `postprocess_pred`, and synthetic/constants.py, both metrics, read anew.
+    # scripts/eval/evaluate.py, `postprocess_pred`, and synthetic/constants.py, both metrics, implemented independently.
     bare = "".join("\n" if ord(letter) < 32 else letter for letter in prediction.strip()).strip().lower()
     is_there = [bare.find(reference.lower()) >= 0 for reference in references]
     for metric, expected in (
@@ -114,7 +114,7 @@ def test_code_similarity_is_difflibs_beside_python_levenshtein(monkeypatch):
 
 
 @pytest.mark.slow
-def test_rouge_gives_zero_to_what_overflows_the_official_script_from_any_depth():
+def test_rouge_is_zero_if_the_official_script_overflows_at_any_depth():
     rouge = metrics.get("rouge")
 
     def score(words, frames):
@@ -141,7 +141,7 @@ def test_rouge_gives_zero_to_what_overflows_the_official_script_from_any_depth()
         ("builtins.slice", r"^metric 'builtins\.slice' gave .*: a score is from 0 to 1$"),
     ],
 )
-def test_what_cannot_score_is_one_line(metric, message):
+def test_a_metric_that_cannot_score_ends_in_one_line(metric, message):
     with pytest.raises(LazyBenchError, match=message):
         metrics.get(metric)("3", "three", None)
 

@@ -90,7 +90,7 @@ def test_several_folders_of_configs(lazybench, mine, tmp_path):
     assert timed["trials"].keys() == {"unmodified", f"last_tokens/{path.parent.name}"}
 
 
-def test_a_model_given_by_path_alone_is_filed_under_its_own_name(lazybench, tmp_path, tiny_model):
+def test_a_model_given_only_by_path_has_its_own_name(lazybench, tmp_path, tiny_model):
     words = ("task=lcc", "method=baseline", f"model.path={tiny_model}", "model.chat=null", "data.limit=1")
     code, _, err = lazybench("run", *words, "data.tokens=512", f"output={tmp_path / 'runs'}", *QUICK)
     assert code == 0, err

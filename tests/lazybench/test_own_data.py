@@ -59,7 +59,7 @@ def own(tmp_path, monkeypatch):
 
 
 def forget():
-    """As in a new process: import the modules of these tests anew."""
+    """Import the modules of these tests again, as in a new process."""
     for name in ("table_reader", "table_metric"):
         sys.modules.pop(name, None)
     importlib.invalidate_caches()
@@ -126,7 +126,7 @@ def test_a_metric_of_the_users_scores_and_its_edits_run_again(own_run, own, tmp_
         ({"table_metric.py": "import no_such_package"}, "No module named 'no_such_package'"),
     ],
 )
-def test_what_is_wrong_with_the_users_code_is_one_line(run, own, changed, message, tmp_path):
+def test_errors_of_the_users_code_end_in_one_line(run, own, changed, message, tmp_path):
     for name, text in changed.items():
         (own / name).write_text(text)
     code, _, err = run(f"--config-dir={own}", *QUICK, "task=birds")
@@ -134,7 +134,7 @@ def test_what_is_wrong_with_the_users_code_is_one_line(run, own, changed, messag
     assert not folders(tmp_path / "runs")
 
 
-def test_a_reader_is_read_to_the_limit_and_gets_the_settings_that_it_asks_for_by_name(monkeypatch):
+def test_a_reader_is_read_to_the_limit_and_gets_settings_by_name(monkeypatch):
     def read(dataset, root, limit=7, *, tokens, seed, mine="own"):
         assert (dataset, root, limit, mine) == ("birds", "anything://at/all", 7, "own")
         for number in range(10**9):
@@ -156,7 +156,7 @@ def load_anything(load, columns=None, rows=None, **settings):
 
 
 @pytest.mark.parametrize("kind", slow_but(("csv",), ("csv", "json", "parquet")))
-def test_whatever_datasets_loads_is_read_as_it_is_now(tmp_path, kind):
+def test_files_that_datasets_loads_are_read_as_they_are_now(tmp_path, kind):
     for answer in (7, 8):
         texts = {"passage": ["The wren sings.", "A text."], "question": ["Who?", "What?"]}
         table = pd.DataFrame(texts | {"answers": answer})
@@ -183,7 +183,7 @@ def test_whatever_datasets_loads_is_read_as_it_is_now(tmp_path, kind):
         ("broken.json", {}, "broken.json:1: not JSON: Expecting value"),
     ],
 )
-def test_what_datasets_cannot_load_is_one_line(tmp_path, monkeypatch, capfd, file, columns, message):
+def test_data_that_cannot_be_loaded_ends_in_one_line(tmp_path, monkeypatch, capfd, file, columns, message):
     monkeypatch.chdir(tmp_path)
     Path("birds.json").write_text('{"text": "A wren.", "answers": ["a wren"]}')
     Path("broken.json").write_text('{"text": ')

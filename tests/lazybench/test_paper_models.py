@@ -115,7 +115,7 @@ def test_ids_are_the_official_pipelines(official, builder, dataset, limit):
         assert prompts.model.limit == (limit or (7500 if official is XGEN else 3500))
         assert ids == official.ids(record, prompts.model.limit)
         if limit is not None:
-            # Tokens join anew where the halves meet, and the wrapper comes on top.
+            # Tokens may merge where the halves meet, and the wrapper comes on top.
             assert limit - 10 < len(ids) < limit + 70
         if official is XGEN:
             assert not {50256, *range(50295, 51200)} & set(ids)
@@ -150,6 +150,6 @@ def test_stops_and_post_processing(official, builder, folder):
     other = question_of(model, builder("hotpotqa", LIMIT).build(record)).stops
     assert (other.stop_ids, other.min_new_tokens) == ([official.eos], 0)
     answer = official.encode("Assistant: Ada\n")
-    # post_process: of XGen's alone.
+    # post_process, which changes only XGen's.
     expected = " Ada" if official is XGEN else official.decode(answer)
     assert to_text([*answer, official.eos], prompt) == expected

@@ -41,7 +41,7 @@ def test_gemfilter_keeps_the_highest_pooled_raw_scores(seed, length, keep):
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 1000), length=st.integers(2, 40), keep=st.sampled_from([0.1, 0.5, 0.9]))
-def test_fastkv_keeps_the_window_and_what_it_attends_to(seed, length, keep):
+def test_fastkv_keeps_the_window_and_the_tokens_it_attends_to(seed, length, keep):
     method = FastKV("fastkv", layer=LAYER, keep=keep, window=4, pooling=3)
     output, (given_ids,), ids = answer(method, seed, length)
     assert torch.equal(given_ids, ids)

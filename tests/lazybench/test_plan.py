@@ -33,7 +33,7 @@ def plan(run):
     return call
 
 
-def test_a_plan_runs_nothing_and_knows_what_is_done(run, plan, tmp_path):
+def test_a_plan_runs_nothing_and_counts_done_records(run, plan, tmp_path):
     words = (*QUICK, "method=lazyllm", "method.schedule=[1:0.6],[1:0.4]", "task=2wikimqa,hotpotqa")
     assert [row[-3] for row in cells(plan(*words))] == ["0/2"] * 4
     assert not (tmp_path / "runs").exists()
@@ -45,7 +45,7 @@ def test_a_plan_runs_nothing_and_knows_what_is_done(run, plan, tmp_path):
     assert [row[-3] for row in cells(plan(*LAZY, *QUICK, "task=hotpotqa", "shard=1/2,2/2"))] == ["1/1", "0/1"]
     assert cells(plan(*LAZY, *QUICK, "rerun=true"))[0][-3] == "0/2"
     for folder in folders(tmp_path / "runs"):
-        folder.rename(folder.with_name(folder.name[::-1]))  # as of another model, so that it would begin anew
+        folder.rename(folder.with_name(folder.name[::-1]))  # as of another model, so that it would start again
     assert cells(plan(*LAZY, *QUICK))[0][-3] == "0/2"
 
 
@@ -81,8 +81,8 @@ def test_a_plan_of_a_7b_model(plan):
     )
     words = (f"+model.shape={shape}", "model.limit=1500", "model.dtype=bfloat16", "task=gov_report", "data.limit=50")
     (row,) = cells(plan(*LAZY, *words))
-    # Of 50 answers of 512 tokens 12 are timed, of the method once and of the unmodified model twice, at 29 ms a token;
-    # in batches all take some 1 ms a token. 13.5 GB of weights and half a megabyte a token of cache.
+    # 12 of 50 answers of 512 tokens are timed, the method's once and the unmodified model's twice, at 29 ms per token;
+    # in batches all take about 1 ms per token. 13.5 GB of weights, and half a megabyte of cache per token.
     assert 0.15 <= float(row[-2]) < 0.25
     assert 14 < float(row[-1]) < 17
 

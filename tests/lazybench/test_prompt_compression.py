@@ -150,7 +150,7 @@ def test_the_originals_phrases():
 @pytest.mark.parametrize("unit", ["sentence", "token"])
 @quick
 @given(text=texts, two=st.tuples(ratios, ratios), windows=st.sampled_from(["sentence", "long"]))
-def test_a_higher_ratio_keeps_a_part_of_what_a_lower_one_keeps(unit, text, two, windows):
+def test_a_higher_ratio_keeps_a_subset_of_a_lower_ones(unit, text, two, windows):
     assert compress(text, unit=unit, ratio=0, windows=windows) == text
     more, less = (compress(text, unit=unit, ratio=ratio, windows=windows) for ratio in sorted(two))
     assert is_subsequence(less, more)

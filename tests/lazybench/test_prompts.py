@@ -27,7 +27,7 @@ def config(**changes) -> ModelConfig:
     return ModelConfig(**{"name": "m", "path": "p", "limit": 500, "chat": LLAMA_2, **changes})
 
 
-def test_exactly_one_bos_whoever_puts_it_there():
+def test_exactly_one_bos_from_tokenizer_or_template():
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = "{{ bos_token }}{% for m in messages %}U: {{ m['content'] }}{% endfor %} A:"
     record = Record("r", "hotpotqa", "Who?", "It was Ada.", ("Ada",), None, 3)
@@ -38,7 +38,7 @@ def test_exactly_one_bos_whoever_puts_it_there():
 
 
 @pytest.mark.parametrize("limit", [300, 9999])
-def test_a_prompt_knows_its_own_text_and_where_it_was_cut(tokenizer, limit):
+def test_a_prompt_has_its_text_and_the_index_of_its_cut(tokenizer, limit):
     record = Record("r", "hotpotqa", "Who?", "It was Ada. " * 50, ("Ada",), None, 3)
     prompt = PromptBuilder(tokenizer, config(limit=limit), CONFIGS["hotpotqa"]).build(record)
     assert tokenizer.decode(prompt.ids[0], skip_special_tokens=True) == LLAMA_2.replace("{prompt}", prompt.text)
@@ -127,7 +127,7 @@ FILE = "from app import shop\nimport app.till\n\ndef pay(shop):\n"
         ("", "", ""),
     ],
 )  # fmt: skip
-def test_the_last_file_is_what_is_continued(context, question, continued):
+def test_the_answer_continues_the_last_file(context, question, continued):
     record = record_of(context, question)
     end = continued_start(record, CONFIGS["repobench-p"])
     assert context[end:] == continued

@@ -37,7 +37,7 @@ def blocks(runs):
         ({"method": {"_target_": "mine.Mine"}}, "class of lazyllm=Mine"),
     ],
 )
-def test_other_conditions_are_another_block_whose_heading_says_so(runs, blocks, changes, shown):
+def test_other_conditions_make_another_block_with_its_own_heading(runs, blocks, changes, shown):
     for name in ("baseline", "lazyllm"):
         write_run(runs, name, rows_of(TASK))
     write_run(runs, "lazyllm", rows_of(TASK, seed=1), digest="2", **changes)
@@ -146,7 +146,7 @@ def test_how_much_first_tokens_vary_is_measured_at_equal_length(runs, blocks):
     assert 15 < float(noisy.partition("varies by ")[2].partition("%")[0]) < 30
 
 
-def test_at_most_five_notes_say_what_is_missing_and_which_settings_there_are(runs, blocks):
+def test_at_most_five_notes_list_missing_numbers_and_settings(runs, blocks):
     write_run(runs, "baseline", rows_of(TASK))
     write_run(runs, "lazyllm", [*rows_of(TASK)[:-1], failed("musique", 3)])
     write_run(runs, "random_drop", rows_of(TASK)[:7], records_of=dict.fromkeys(TASK, 4))

@@ -58,7 +58,7 @@ def test_a_run_saves_all_that_is_needed(finished):
     settings = yaml.safe_load((folder / "config.yaml").read_text())
     assert settings["method"]["schedule"] == "1:0.6"
     assert settings["task"] == "multidoc_qa"
-    assert settings["model"]["dtype"] == "auto"  # of a path alone, and not the default model's
+    assert settings["model"]["dtype"] == "auto"  # for a model given only by path, not the default model's
     where = json.loads((folder / "environment.json").read_text())
     assert where.keys() >= {"versions", "dtype", "attention", "weights_format", "results_version", "command"}
     assert where["dtype"] == "float32"
@@ -97,7 +97,7 @@ def test_a_finished_run_prints_its_numbers_and_needs_no_more(run, finished, no_w
     assert {path.name: path.read_bytes() for path in finished.iterdir()} == before
 
 
-def test_a_run_by_itself_shows_an_example_and_says_what_its_numbers_mean(run, finished, no_weights):
+def test_a_single_run_shows_an_example_and_explains_its_numbers(run, finished, no_weights):
     row = rows(finished)[0]
     first, sweep = run(*FINISHED)[1], run("-m", *FINISHED)[1]
     example, _, table = first.partition("same answers")
@@ -125,7 +125,7 @@ def test_a_run_by_itself_shows_an_example_and_says_what_its_numbers_mean(run, fi
         ([*LAZY, "model.chat=template"], "no chat template"),
     ],
 )
-def test_what_cannot_work_is_told_before_the_weights_are_loaded(run, tmp_path, monkeypatch, no_weights, words, says):
+def test_impossible_settings_are_refused_before_weights_are_loaded(run, tmp_path, monkeypatch, no_weights, words, says):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "taken").write_text("a file")
     assert says in one_line(*run(*words)[::2])

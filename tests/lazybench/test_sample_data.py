@@ -68,7 +68,7 @@ def test_length_is_near_the_target_and_never_above(dataset, tokens, seed, charac
 
 
 def test_records_are_the_same_anywhere():
-    # Of an earlier process, on another machine.
+    # From an earlier process, on another machine.
     assert fingerprint(record for name in sample.DATASETS for record in sample.load(name, 2, 3, 700)) == DIGEST
     places = {
         int(10 * r.context.index(f"by {r.answers[0]} ") / len(r.context)) for r in sample.load("qasper", 10, 5, 8192)

@@ -81,7 +81,7 @@ def test_answers_of_two_methods_have_no_score_together(tmp_path):
     assert main([one, one]) == 0
 
 
-def test_lines_without_a_dataset_take_the_one_that_is_given(tmp_path, capsys):
+def test_lines_without_a_dataset_get_the_given_one(tmp_path, capsys):
     row = {"pred": "\nDate\nmore", "answers": ["Date"], "all_classes": ["Date", "City"], "length": 9}
     assert main([write(tmp_path / "other.jsonl", row), "--dataset", "trec"]) == 0
     assert ["trec", "1", "100.00"] in [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -89,7 +89,7 @@ def test_lines_without_a_dataset_take_the_one_that_is_given(tmp_path, capsys):
         main([write(tmp_path / "other.jsonl", row)])
 
 
-def test_own_datasets_are_known_by_their_configs(tmp_path, capsys):
+def test_custom_datasets_are_found_in_their_configs(tmp_path, capsys):
     (tmp_path / "data").mkdir()
     config = "{task: mine, prompt: '{context}', max_new_tokens: 4, metric: qa_f1}"
     (tmp_path / "data/mine.yaml").write_text(f"source: longbench\ndatasets: {{my_qa: {config}}}")
@@ -117,7 +117,7 @@ def test_own_datasets_are_known_by_their_configs(tmp_path, capsys):
         (json.dumps(ROW | {"dataset": "trec"}), ":1: classification needs the class names"),
     ],
 )
-def test_a_bad_line_is_one_line_and_leaves_the_output_alone(tmp_path, content, message):
+def test_a_bad_line_ends_in_one_line_and_keeps_the_output(tmp_path, content, message):
     file, out = tmp_path / "p.jsonl", tmp_path / "out.jsonl"
     file.write_text(content)
     out.write_text("before")

@@ -134,7 +134,7 @@ def test_shards_run_again_together(run, tmp_path, numbered):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "then"), [slow(["1/2", "2/2"], ["1/2", "2/2"]), (["1/4", "2/4", "3/4"], ["null"])])
-def test_failed_records_are_run_again_where_asked_for(run, tmp_path, monkeypatch, first, then):
+def test_failed_records_are_run_again_on_request(run, tmp_path, monkeypatch, first, then):
     def shorten(self, prompt, decode, seed):
         if prompt.record.dataset == "musique":
             raise torch.OutOfMemoryError("CUDA out of memory")

@@ -72,7 +72,7 @@ def test_a_run_that_was_stopped_continues(tmp_path, words):
 
 
 def test_a_stop_within_exec_of_a_string(tmp_path):
-    """As in every `@dataclass`: CPython alone would end the process by the signal, with no exit code."""
+    """As in every `@dataclass`: by itself CPython would end the process by the signal, with no exit code."""
     lines = "import lazybench.__main__ as command", "command.main = lambda: exec('raise KeyboardInterrupt')"
     (tmp_path / "stopped.py").write_text("\n".join([*lines, "raise SystemExit(command.script())"]))
     paths = os.environ | {"PYTHONPATH": os.pathsep.join([str(_ROOT), str(tmp_path)])}

@@ -58,7 +58,7 @@ def sweep(cluster, tiny_model, tmp_path):
 
     def start():
         own = ["method=lazyllm", "method.schedule=[1:0.5],[1:0.6]", f"data.limit={RECORDS}"]
-        # Each record is answered alone, so that a run takes long enough to be cancelled.
+        # Each record is answered by itself, so that a run takes long enough to be cancelled.
         own += ["batch=1", "timing.per_dataset=0"]
         own += ["hydra.launcher.cpus_per_task=1", "hydra.launcher.mem_gb=1"]
         settings = [*small_run(tiny_model, tmp_path / "runs", own), *own]

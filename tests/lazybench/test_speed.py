@@ -81,7 +81,7 @@ def test_the_kv_cache_after_prefill(speed):
         ("model.shape={model_type: llama}", "+model.shape."),
     ],
 )
-def test_bad_input_costs_one_line(speed, word, message):
+def test_bad_input_ends_in_one_line(speed, word, message):
     code, table, err = speed(word)
     assert code == 2
     assert table is None

@@ -86,7 +86,7 @@ def mine(tmp_path):
     return tmp_path / "experiment" / "mine.yaml"
 
 
-def test_what_is_given_replaces_what_an_experiment_sweeps(run, mine):
+def test_given_settings_replace_those_that_an_experiment_sweeps(run, mine):
     params = "{method: 'baseline,random_drop', task: 'code,fewshot', data.seed: '1,2'}"
     mine.write_text(f"# @package _global_\nhydra: {{sweeper: {{params: {params}}}}}")
     words = ("-cd", str(mine.parents[1]), "+experiment=mine")
@@ -106,7 +106,7 @@ def test_a_setting_is_checked_against_the_method_of_each_job(run):
 
 
 @pytest.mark.slow
-def test_a_launcher_of_ones_own_takes_sweeps(run, tmp_path):
+def test_a_custom_launcher_runs_sweeps(run, tmp_path):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="needs PATH_TO_THIS_CHECKOUT[joblib]")
     cluster = "defaults: [{override /hydra/launcher: joblib}]\nhydra: {launcher: {n_jobs: 1, backend: sequential}}"
     (tmp_path / "cluster").mkdir()

@@ -49,7 +49,7 @@ def headings(text):
 
 
 def revived(stats, step, layer):
-    """Return the tokens of earlier steps that are active in a layer for the first time, by the active sets alone."""
+    """Return the tokens of earlier steps that are active in a layer for the first time, from only the active sets."""
     earlier = {position for other in stats.positions[:step] for position in other[layer].tolist()}
     known = len(stats.positions[step - 1][0]) if step else 0
     return sorted(position for position in {*stats.positions[step][layer].tolist()} - earlier if position < known)

@@ -207,7 +207,7 @@ def write_gguf(tmp_path, cache):
     return write
 
 
-def test_gguf_weights_are_asked_for_dequantised(write_gguf, monkeypatch):
+def test_gguf_weights_are_loaded_dequantised(write_gguf, monkeypatch):
     given = {}
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", lambda *_, **kwargs: given.update(kwargs))
     with pytest.raises(TypeError):  # what the stand-in returns is no model
@@ -276,7 +276,7 @@ def test_a_gguf_file_is_loaded_without_a_copy(write_gguf, cache, monkeypatch, ca
 @pytest.mark.parametrize(
     ("name", "weights", "positions"), [("llama2_7b", 6_738_415_616, 4096), ("xgen_7b", 6_895_702_016, 8192)]
 )
-def test_a_models_size_is_known_where_the_hub_is_not(name, weights, positions, offline):
+def test_a_models_size_is_known_without_the_hub(name, weights, positions, offline):
     model = load_skeleton(ModelConfig(**yaml.safe_load((CONF / "model" / f"{name}.yaml").read_text())))
     assert sum(weight.numel() for weight in model.parameters()) == weights
     assert model.config.max_position_embeddings == positions

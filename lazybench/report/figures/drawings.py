@@ -72,7 +72,7 @@ def _log_kl(axes: Axes) -> None:
 
 
 def figure1(block: Block, values: pd.DataFrame, styles: Styles) -> Figure | None:
-    """Draw a bar a task, one for all of them, and the paper's; ratios of means over timed records."""
+    """Draw a bar per task, one for all tasks, and the paper's; ratios of means over timed records."""
     bars: dict[str, tuple[float, float]] = {}  # TTFT's share (%), and TTFT over a decode step
     times = [f"unmodified_{key}" for key in ("ttft_s", "generation_s", "decode_step_s")]
     records = block.records.dropna(subset=times[:2]).drop_duplicates(KEY)
