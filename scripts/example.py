@@ -21,5 +21,4 @@ with lazyllm.enable(model, "23%:0.54,50%:0.54", ranking=lazyllm.plus()) as lazy:
 
 print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
 print(lazy.schedule)
-print(lazy.stats.num_computed[[0, 1, 8]][:, [0, 10, 20]])
 print(lazy.stats)
