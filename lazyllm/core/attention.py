@@ -13,7 +13,7 @@ from lazyllm.core.sequence import Sequence
 
 BLOCK_ELEMENTS = 1 << 24  # largest number of elements of the scores or mask of a block of queries
 _WINDOW_QUERIES = 512  # smallest block of queries under a window: larger blocks than the window are mostly masked
-_FUSED_QUERIES = 32  # queries that a CPU's fused attention takes at once
+_FUSED_QUERIES = 32  # queries per block of a CPU's fused attention
 
 # (batch, head, query positions, key positions) -> which keys are visible, bool. It ignores batch and head.
 MaskFunction = Callable[[Any, Any, Tensor, Tensor], Tensor]
@@ -37,7 +37,7 @@ class WindowMask:
 
 
 class LayerInputs(NamedTuple):
-    """What the attention of a layer is computed from, for all sequences."""
+    """Inputs of a layer's attention, for all sequences."""
 
     layer: int  # the decoder layer
     module: nn.Module  # its attention module, an argument of the model's own kernel
@@ -115,8 +115,8 @@ class LayerAttention:
 class GroupAttention:
     """Attention in the layers of a group during one step: of each query, over its own sequence's active keys.
 
-    Queries are packed, (1, heads, num_queries, head_dim). Attention takes one sequence at a time in prefill, and later
-    all at once, padded to the same number of queries.
+    Queries are packed, (1, heads, num_queries, head_dim). Attention runs one sequence at a time in prefill, and later
+    on all at once, padded to the same number of queries.
 
     Args:
         kernel: the model's own attention.
@@ -161,7 +161,7 @@ class GroupAttention:
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
     def by_sequence(self, inputs: LayerInputs) -> Iterator[LayerAttention]:
-        """Yield the attention of each sequence with new tokens; a window that holds the whole sequence is None."""
+        """Yield the attention of each sequence with new tokens; a window of at least the whole sequence is None."""
         start, window = 0, inputs.window
         for sequence in self._sequences:
             index = sequence.index
@@ -289,7 +289,7 @@ def attend_masked(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
     batch, heads, num_queries, head_dim = query.shape
     kv_heads = key.shape[1]
     if scores.softcap is not None or scores.sinks is not None:
-        # Capped scores are small enough for the model's dtype; those next to sinks may be large.
+        # Capped scores are small enough for the model's dtype; with sinks they may be large.
         dtype = query.dtype if scores.sinks is None else probability_dtype(query.dtype)
         weights = probabilities(query, key, None if mask is None else mask[:, :1, None], scores, dtype)
         return torch.matmul(weights.to(query.dtype).flatten(2, 3), value).reshape(batch, heads, num_queries, -1)

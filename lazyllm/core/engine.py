@@ -24,7 +24,7 @@ class Setup:
 
     schedule: PruningSchedule
     kernel: Kernel
-    windows: list[int | None]  # how many positions each layer's cache holds in the unmodified model; None all, 0 none
+    windows: list[int | None]  # how many positions each layer's cache holds in the unmodified model; None: all, 0: none
     processes: ProcessGroup | None  # the processes among which the model's heads are split; None means one process
     ranking: Ranking  # copied for each sequence
     min_tokens: int  # prompts of fewer tokens are not pruned
@@ -48,7 +48,7 @@ class Engine:
 
     The Aux Cache (paper, section 3.2) has one entry per token, (batch, positions, hidden) in the model's dtype, on the
     device of the first stage. The active sets of a step are nested, so a token has KV entries in all layers up to some
-    depth, and its output there is all that is needed to resume.
+    depth, and resumes from its output of the last of these.
 
     Args:
         setup: the session's settings.
@@ -65,12 +65,12 @@ class Engine:
         self.aux_cache = GrowingTensor(1, batch_size)
         self.groups: list[LayerGroup] = []  # the layers, cut at the stages when the first step begins
         self.group_of: list[LayerGroup] = []  # of each layer
-        # Of the current step:
+        # State of the current step:
         self.live: list[Sequence] = []  # sequences with new tokens
         self.max_tokens = 0  # positions of the longest sequence
         self._is_plain_decode = False  # whether each live sequence has one new token, and no stage ranks
         self._observers: list[Sequence] = []  # sequences whose ranking observes attention
-        # Of the current group:
+        # State of the current group:
         self.group: LayerGroup
         self.group_attention: GroupAttention
 
@@ -188,11 +188,11 @@ class Engine:
         """Return the attention of a layer, (1, num_queries, heads, value_dim), over each sequence's active tokens.
 
         Raises:
-            LazyLLMError: the layer does not attend once, over its own cached keys, or cannot rank under its window.
+            LazyLLMError: the layer does not attend exactly once to its own keys, or cannot rank under its window.
         """
         layer, query, key = inputs.layer, inputs.query, inputs.key
         if (query.shape[2], key.shape[0], key.shape[2]) != self.group_attention.shape:
-            raise unsupported(f"decoder layer {layer} does not attend once, over its own cached keys")
+            raise unsupported(f"decoder layer {layer} does not attend exactly once to its own cached keys")
         if inputs.window is not None or self.setup.windows[layer] is not None:
             self._check_window(layer, inputs.window)
         observers = self._observers if layer in self._observed_layers else ()

@@ -1,10 +1,10 @@
-"""The one exception of the library, and its message for models that cannot be followed."""
+"""The library's exception, and its message for models that are not supported."""
 
 
 class LazyLLMError(ValueError):
-    """An error that says in one line what LazyLLM cannot do right, and what would work."""
+    """An error whose message names in one line what is not supported, and what works."""
 
 
 def unsupported(what: str) -> LazyLLMError:
-    """Return the error for a model whose code does something that LazyLLM cannot follow."""
+    """Return the error for a model whose code is not supported."""
     return LazyLLMError(f"{what}: this architecture is not supported")

@@ -1,4 +1,4 @@
-"""Attention probabilities, which importance is made of (paper, Eq. 1), and the most important tokens."""
+"""Attention probabilities, from which importance is computed (paper, Eq. 1), and the most important tokens."""
 
 from typing import NamedTuple
 
@@ -9,9 +9,9 @@ from torch import Tensor
 class Scores(NamedTuple):
     """How a layer makes attention scores."""
 
-    scaling: float  # factor on query times key
+    scaling: float  # factor of query times key
     softcap: float | None = None  # scores become softcap * tanh(score / softcap); None leaves them as they are
-    sinks: Tensor | None = None  # attention sinks: one logit a query head, (heads,); None in models without
+    sinks: Tensor | None = None  # attention sinks: one logit per query head, (heads,); None in models without
 
 
 def probability_dtype(dtype: torch.dtype) -> torch.dtype:

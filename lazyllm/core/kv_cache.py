@@ -110,7 +110,7 @@ class LayerGroup:
         # All later tokens are active.
         self._ranked: list[Tensor | None] = [None] * batch_size
         self._ranked_tokens = [0] * batch_size
-        # Of the current step:
+        # State of the current step:
         self.num_active: list[int] = []  # tokens in the active set
         self.active_mask: Tensor | None = None  # which slots from `first_key` on are active, bool (batch, n); None: all
         self.first_key = 0  # the first slot that attention reads
@@ -230,7 +230,7 @@ class LayerGroup:
         self._ranked = [None if positions is None else positions.to(device) for positions in self._ranked]
 
     def _append(self, tokens: Tokens) -> None:
-        """Compute these tokens in this step: give them the slots after those in use."""
+        """Compute these tokens in this step, in the next free slots."""
         self.queries, self.num_queries, starts = tokens, sum(tokens.counts), self.num_cached
         self.is_prefill = not any(starts)
         self.num_cached = [start + count for start, count in zip(starts, tokens.counts, strict=True)]
@@ -312,7 +312,7 @@ def partition(stages: Sequence[Stage], windows: list[int | None], batch_size: in
 
 
 def concat_ranges(ranges: list[range], device: torch.device) -> Tensor:
-    """Return the numbers of some ranges, one range after the other, int64."""
+    """Return the concatenated ranges, int64."""
     if len(ranges) == 1:
         return torch.arange(ranges[0].start, ranges[0].stop, device=device)
     return to_device(torch.tensor([number for part in ranges for number in part], dtype=torch.int64), device)

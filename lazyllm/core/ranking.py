@@ -30,12 +30,12 @@ class Ranking(ABC):
         checked: whether the engine checks what `survivors` returns at every stage, and adds the protected tokens, which
             takes device reads. Subclasses are checked unless declared as `class Mine(Ranking, checked=False)`; then
             `survivors` must include the protected tokens, as the default does.
-        parallel: whether it ranks alike in all processes of a tensor-parallel model, by `over_processes`. A subclass
-            declares it, `class Mine(Ranking, parallel=True)`.
-        processes: those that the model's heads are split over; None means one process.
+        parallel: whether it ranks alike in all processes of a tensor-parallel model, using `over_processes`. Declare
+            it as `class Mine(Ranking, parallel=True)`.
+        processes: the processes that share the model's heads; None means one process.
         importance: set by `observe`: the importance of each position, (positions,), negative where it is not active.
         sequence: the tokens so far.
-        group_of: of each layer, the layers between two stages that it belongs to: which tokens are cached and active.
+        group_of: the `LayerGroup` of each layer: the layers between two stages, and their cached and active tokens.
     """
 
     single_stage = False

@@ -23,7 +23,7 @@ class Stats:
         protected: number of protected tokens.
         exceeded: the layers after which a stage kept all protected tokens, although they are more than it keeps.
         importance: with `record_importance=True`, the newest token's mean attention probability on each active token in
-            prefill, (n,), of every layer that attends, in order.
+            prefill, (n,), one per layer with attention, in order.
     """
 
     def __init__(self, groups: list[LayerGroup], index: int) -> None:
@@ -87,7 +87,7 @@ class Stats:
             LazyLLMError: no step has been finished.
         """
         if not self.steps:
-            raise LazyLLMError("no step of this generation was finished, so nothing is known of its prompt")
+            raise LazyLLMError("no step of this generation was finished, so its prompt was not computed")
         cached = [slots.data[self._index, : self.prompt_length] >= 0 for slots in self._slots]
         fractions = [1.0, *(int(mask.sum()) / self.prompt_length for mask in cached)]
         by_layer = [part for part, size in zip(fractions, self._sizes, strict=True) for _ in range(size)]
@@ -97,7 +97,7 @@ class Stats:
         if not self.steps:
             return "Stats(no step finished)"
         counts = self.num_computed
-        decoding = counts[counts[:, 0] == 1]  # only of one new token is it known how many others are computed
+        decoding = counts[counts[:, 0] == 1]  # steps of one new token: all others computed in them were revived
         revived = (decoding - 1).sum().item() / max(1, decoding.numel())
         computed = f"{self.prompt_length} prompt tokens, {self.prompt_computed:.1%} computed"
         return f"Stats({computed}, {revived:.1f} revived per layer and decoding step)"
@@ -116,7 +116,7 @@ def only(sequences: list[Stats]) -> Stats:
 
 
 class Sequence:
-    """The tokens of one sequence, as the engine and a ranking see them."""
+    """The tokens of one sequence, for the engine and its ranking."""
 
     stats: Stats  # set when the first step begins
 

@@ -57,10 +57,10 @@ class LazyLM(HFLM):
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **kwargs: Any
     ) -> list[tuple[float, bool]]:
-        """Return the log-likelihood of each continuation, and whether greedy generation gives it.
+        """Return the log-likelihood of each continuation, and whether greedy generation would produce it.
 
         Requests are prompt and continuation as a pair of texts or None, and the ids of each. A prompt that several
-        continuations share is computed once. Too long a prompt loses its beginning, as in `hf`.
+        continuations share is computed once. A prompt that is too long is cut at the front, as in `hf`.
         """
         by_prompt = defaultdict(list)
         for index, (_, prompt, continuation) in enumerate(requests):

@@ -118,14 +118,14 @@ def template_tokens(tokenizer: Any, messages: Iterable[dict[str, Any]], **templa
     ]
     template = {"add_generation_prompt": True, **template, "tokenize": False}
     text = tokenizer.apply_chat_template(messages, **template)
-    # The template's own texts, and between them the number of a content.
+    # The template's own texts, alternating with the numbers of contents.
     pieces = re.split(f"{mark}(\\d+){mark}", tokenizer.apply_chat_template(marked, **template))
     offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
     starts, ends = torch.tensor(offsets).unbind(dim=1)
     protected, end = torch.ones(len(starts), dtype=torch.bool), 0
     for own, number in zip(pieces[::2], pieces[1::2], strict=False):
         if (index := text.find(own, end)) < 0:
-            break  # the template gives other text around contents than around marks
+            break  # the template has other text around contents than around marks
         start, content = index + len(own), contents[int(number)]
         forms = content, json.dumps(content, ensure_ascii=False)[1:-1]
         end = start + max((len(form) for form in forms if text.startswith(form, start)), default=0)

@@ -22,7 +22,7 @@ class LogLikelihood:
     Attributes:
         tokens: log-probability of each of its tokens, float32 (n,), or float64 of a float64 model, on the CPU.
         total: log-probability of the continuation.
-        greedy: whether greedy generation gives it: each token has the largest logit.
+        greedy: whether greedy generation would produce it: each token has the largest logit.
     """
 
     tokens: torch.Tensor
@@ -50,7 +50,7 @@ def log_likelihoods(
     prompt, texts = read_ids(model, "ids", ids), [read_ids(model, "a continuation", text) for text in continuations]
     # PEFT's wrapper passes on the arguments that its own `forward` does not name.
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    # Without positions Bamba counts each pass from 0. RoBERTa as a decoder counts by itself, and not from 0.
+    # Without position_ids Bamba counts each pass from 0. RoBERTa as a decoder makes its own, which do not begin at 0.
     takes_positions = "position_ids" in inspect.signature(base.forward).parameters
     takes_positions &= not getattr(base.config, "is_decoder", False)
 

@@ -16,7 +16,7 @@ from lazyllm.core.schedule import PruningSchedule, nearest, rankable
 from lazyllm.hf.private import CACHE, OLD_CACHE
 
 _EVERY_LAYER = ("output_attentions", "output_hidden_states", "output_router_logits")
-# Tensors that a decoder uses up before its first layer, or that `LayerArguments` knows.
+# Tensors that a decoder uses only before its first layer, or that `LayerArguments` selects.
 _KNOWN_TENSORS = {"input_ids", "inputs_embeds", "attention_mask", "position_ids", "token_type_ids", "cache_position"}
 # Gemma 4's addition to each token in each layer; features of images for the first layers, and which tokens get them.
 _KNOWN_TENSORS |= {"per_layer_inputs", "deepstack_visual_embeds", "visual_pos_masks"}
@@ -32,7 +32,7 @@ def arguments_by_name(method: Callable[..., Any], args: tuple[Any, ...], kwargs:
 
 
 def read_setting(name: str, arguments: dict[str, Any], defaults: Any = None) -> Any:
-    """Return a setting of a call of `generate`: its argument, or that of its configuration, or of the `defaults`."""
+    """Return a setting of `generate` from its arguments, else its `generation_config`, else the `defaults`."""
     if name in arguments:
         return arguments[name]
     setting = getattr(arguments.get("generation_config"), name, None)
@@ -82,9 +82,9 @@ def read_protected(protect: Any, ids: Any, mask: Any = None) -> torch.Tensor | N
 
     Args:
         protect: a mask of the prompts, bool (batch, tokens), or of one prompt, bool (tokens,); spans (start, end) of
-            one prompt, each with a token of it; or a function that returns a mask or spans for a prompt's ids.
+            one prompt, each with a token of it; or a function of a prompt's ids that returns a mask or spans.
         ids: the prompts, int64 (batch, tokens).
-        mask: the attention mask, which tells padding if it has the shape of `ids`.
+        mask: the attention mask, which marks padding if it has the shape of `ids`.
     """
     if protect is None:
         return None
@@ -107,7 +107,7 @@ def read_protected(protect: Any, ids: Any, mask: Any = None) -> torch.Tensor | N
 
 
 def _mask_of_spans(spans: Any, shown: torch.Tensor) -> torch.Tensor:
-    """Return which tokens of a prompt lie in spans, bool (tokens,), given which are no padding, bool (tokens,)."""
+    """Return which tokens of a prompt lie in spans, bool (tokens,), given which are not padding, bool (tokens,)."""
     protected = torch.zeros_like(shown)
     try:
         pairs = [(operator.index(start), operator.index(end)) for start, end in spans]
@@ -116,7 +116,7 @@ def _mask_of_spans(spans: Any, shown: torch.Tensor) -> torch.Tensor:
     for start, end in pairs:
         if not (0 <= start < end and shown[start:end].any()):
             prompt = f"the prompt's tokens, {int((~shown).sum())} to {len(shown) - 1}, padding counted before them"
-            raise LazyLLMError(f"protect has the span {(start, end)}, which holds none of {prompt}")
+            raise LazyLLMError(f"protect has the span {(start, end)}, which has none of {prompt}")
         protected[start:end] = True
     return protected
 
@@ -136,8 +136,8 @@ def read_ids(model: PreTrainedModel, name: str, ids: Any) -> torch.Tensor:
         raise LazyLLMError(f"{name} must be {must}, not {str(ids)[:40]!r}")
     largest = model.config.get_text_config().vocab_size - 1
     if not 0 <= int(tensor.min()) <= int(tensor.max()) <= largest:
-        raise LazyLLMError(f"{name} must hold ids of the model's vocabulary, 0 to {largest}")
-    # Where weights are offloaded, hooks move ids to where they are needed.
+        raise LazyLLMError(f"{name} must be ids of the model's vocabulary, 0 to {largest}")
+    # With offloaded weights, hooks move the ids to the right device.
     return tensor.cpu() if model.device.type == "meta" else tensor.to(model.device)
 
 
@@ -146,7 +146,7 @@ def input_tokens(arguments: dict[str, Any]) -> torch.Tensor:
     embeddings = arguments.get("inputs_embeds")
     tokens = arguments.get("input_ids") if embeddings is None else embeddings
     if not isinstance(tokens, torch.Tensor) or tokens.ndim < 2 or 0 in tokens.shape[:2]:
-        raise LazyLLMError("a pass needs input_ids or inputs_embeds, (sequences, tokens, ...), with a token at least")
+        raise LazyLLMError("a pass needs input_ids or inputs_embeds, (sequences, tokens, ...), with at least one token")
     return tokens
 
 
@@ -157,7 +157,7 @@ def check_logits(arguments: dict[str, Any], accept_every: bool) -> None:
         raise LazyLLMError("a loss was asked for: leave out labels, and ask lazyllm.log_likelihoods for likelihoods")
     if not isinstance(keep, int) or not (keep == 1 or (keep >= 0 and width == 1) or (keep == 0 and accept_every)):
         instead = "pass logits_to_keep=1, enable with newest_only=True, or use lazyllm.log_likelihoods"
-        raise LazyLLMError(f"LazyLLM computes the newest token's logits alone, and others were asked for: {instead}")
+        raise LazyLLMError(f"LazyLLM computes only the newest token's logits, and others were asked for: {instead}")
 
 
 def check_outputs(arguments: dict[str, Any], config: PreTrainedConfig) -> None:
@@ -168,10 +168,10 @@ def check_outputs(arguments: dict[str, Any], config: PreTrainedConfig) -> None:
 
 
 def check_inputs(arguments: dict[str, Any]) -> None:
-    """Refuse a pass of the decoder without a cache, or with tensors of no known meaning."""
+    """Refuse a pass of the decoder without a cache, or with tensors whose meaning is unknown."""
     if arguments.get("use_cache") is False:
-        raise LazyLLMError("use_cache=False computes all tokens anew at each step: LazyLLM needs use_cache=True")
+        raise LazyLLMError("use_cache=False computes all tokens again in each step: LazyLLM needs use_cache=True")
     names = {name for name, value in arguments.items() if isinstance(value, torch.Tensor | list | tuple | dict)}
     unknown = sorted(names - _KNOWN_TENSORS)
     if unknown:
-        raise LazyLLMError(f"the decoder takes {', '.join(unknown)}, which LazyLLM does not know how to prune")
+        raise LazyLLMError(f"the decoder takes {', '.join(unknown)}, whose meaning is unknown: this is not supported")

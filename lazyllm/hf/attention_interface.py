@@ -1,4 +1,4 @@
-"""The attention that runs while LazyLLM is enabled, registered in transformers' interfaces next to `sdpa`."""
+"""The attention of an enabled model, registered in transformers' interfaces next to `sdpa`."""
 
 import copy
 from contextvars import ContextVar
@@ -18,9 +18,9 @@ NAME = "lazyllm"
 # In this context: the engine whose decoder is running, and the `ModelPatches` of the running model.
 CURRENT_ENGINE: ContextVar[Any] = ContextVar("lazyllm_engine", default=None)
 CURRENT_MODEL: ContextVar[Any] = ContextVar("lazyllm_model", default=None)
-# A model of text and images gets this for a causal mask, and passes it to its decoder, which makes a mask of its own.
+# Stands for a causal mask that a model of text and images passes to its decoder, which then makes its own mask.
 CAUSAL_MASK = object()
-NOT_CAUSAL = "the attention mask is not plainly causal, as where tokens of an image see each other: it is not supported"
+NOT_CAUSAL = "the attention mask is not plainly causal, as when image tokens see each other: this is not supported"
 _OUTSIDE = (
     "attention under lazyllm.enable ran outside the model's forward pass: leave out cache_implementation, and give "
     "another model its own config object"
@@ -60,7 +60,7 @@ def _mask(**kwargs: Any) -> Any:
         return engine.mask(**kwargs)
     if CURRENT_MODEL.get() is None:
         raise LazyLLMError(_OUTSIDE)
-    # Some models ask for a full mask with one more condition where they mean a window.
+    # Some models express a window as a full mask with one more condition.
     windows = None, kwargs.get("local_size"), getattr(kwargs["config"], "sliding_window", None)
     if not kwargs["allow_is_causal_skip"] and not any(
         _is_causal(window, **kwargs) for window in dict.fromkeys(windows)
@@ -70,7 +70,7 @@ def _mask(**kwargs: Any) -> Any:
 
 
 def _is_causal(window: int | None, mask_function: Any, device: torch.device, **sizes: Any) -> bool:
-    """Return whether a mask is causal, within a window if there is one; reads the device once a block."""
+    """Return whether a mask is causal, within a window if there is one; reads the device once per block."""
     causal: Any = causal_mask_function if window is None else sliding_window_causal_mask_function(window)
     queries = torch.arange(sizes["q_length"], device=device) + sizes["q_offset"]
     keys = torch.arange(sizes["kv_length"], device=device) + sizes["kv_offset"]

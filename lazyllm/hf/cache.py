@@ -1,4 +1,4 @@
-"""The cache that transformers carries from step to step, and with it the engine of a generation."""
+"""The cache that transformers passes from step to step; it holds the engine of a generation."""
 
 import copy
 from typing import Any, NoReturn
@@ -16,13 +16,13 @@ from lazyllm.hf.engine import HFEngine
 
 def _refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
     raise LazyLLMError(
-        "LazyLLM's cache takes no token back (assisted decoding), does not branch (beam search), and is not pickled, "
-        "offloaded or compressed: use copy.deepcopy to continue in a second way"
+        "LazyLLM's cache has no crop (assisted decoding), does not branch (beam search), and cannot be pickled, "
+        "offloaded or compressed: use copy.deepcopy to fork it"
     )
 
 
 class _Layers(list):
-    """Plain layers without keys: transformers asks of each what kind it is, and may read none."""
+    """Plain layers without keys: transformers checks the class of each, and must not read one."""
 
     __getitem__ = _refuse
 

@@ -1,4 +1,4 @@
-"""Enable LazyLLM on a model, and give the model back as it was."""
+"""Enable LazyLLM on a model, and restore the model afterwards."""
 
 import functools
 import warnings
@@ -29,9 +29,9 @@ class Session:
     """Prune the prompts of everything that `model` generates inside the `with` of `lazyllm.enable`.
 
     `model.generate` works as without it, in any number of threads: a generation belongs to its cache
-    (`past_key_values`). A call may bring a `schedule` and a `protect` of its own, as arguments or in its
-    `generation_config`. A forward pass with `logits_to_keep=1` gives the newest tokens' logits, (batch, 1, vocabulary).
-    The weights are not touched, and afterwards the model is what it was, also after an exception.
+    (`past_key_values`). A call can have its own `schedule` and `protect`, as arguments or in its `generation_config`.
+    A forward pass with `logits_to_keep=1` returns the newest tokens' logits, (batch, 1, vocabulary). The weights
+    are not changed, and afterwards the model is unmodified, also after an exception.
 
     Args:
         model: a Hugging Face decoder-only model, or PEFT's wrapper of one.
@@ -44,7 +44,7 @@ class Session:
         protect: a function of each prompt's ids, int64 (tokens,), padding included, that returns which tokens are kept
             at every stage: a mask, bool (tokens,), or spans such as [(0, 40)]. They count toward what a stage keeps;
             if they are more, all of them are kept, see `stats.exceeded`. See `lazyllm.template_tokens`.
-        newest_only: accept the newest token's output where the unmodified model gives that of every token: logits of a
+        newest_only: return only the newest token's output where the unmodified model returns every token's: logits of a
             pass without `logits_to_keep=1`, and hidden states of a decoder without a head, (batch, 1, ...).
         record_positions: keep the active and computed positions of every step and layer in `stats`.
         record_importance: keep the importance in every layer of prefill in `stats`.
@@ -78,7 +78,7 @@ class Session:
         if not isinstance(min_tokens, int) or min_tokens < 0:
             raise LazyLLMError(f"min_tokens must be a number of tokens, an int from 0, such as 500, not {min_tokens!r}")
         if protect is not None and not callable(protect):
-            raise LazyLLMError("protect must be a function of a prompt's ids: give spans or a mask to generate")
+            raise LazyLLMError("protect must be a function of a prompt's ids: pass spans or a mask to generate")
         # PEFT's wrapper has a `generate` that calls that of the model inside.
         is_wrapper = not isinstance(model, PreTrainedModel) and hasattr(model, "get_base_model")
         self._model: Any = model.get_base_model() if is_wrapper else model
@@ -87,8 +87,8 @@ class Session:
         self.schedule = read_schedule(schedule, parts.windows, ranking)
         if parts.processes is not None and not ranking.parallel:
             name = type(ranking).__name__
-            instead = f"use self.over_processes, and say `class {name}(..., parallel=True)`"
-            raise LazyLLMError(f"the model's heads are split over processes, which {name} does not know of: {instead}")
+            instead = f"use self.over_processes, and declare `class {name}(..., parallel=True)`"
+            raise LazyLLMError(f"the model's heads are split over processes, which {name} does not support: {instead}")
         self._setup = Setup(
             schedule=self.schedule,
             kernel=loaded_kernel(parts.decoder.config),
@@ -100,7 +100,7 @@ class Session:
             record_importance=record_importance,
         )
         self._protect, self._newest_only = protect, newest_only
-        self._restore: ExitStack | None = None  # makes the model what it was
+        self._restore: ExitStack | None = None  # restores the model
         self._patches: ModelPatches | None = None
 
     @property
@@ -121,7 +121,7 @@ class Session:
         self._setup.ranking.check()  # a setting may have changed since `enable`
         check_attention(self._parts.decoder)
         check_adapters(modules := [*self._model.modules()])
-        # The config may have changed since `enable`; and by its kernel each `with` knows its own caches.
+        # The config may have changed since `enable`; a new kernel object marks the caches of this `with`.
         setup = replace(self._setup, kernel=loaded_kernel(config))
         patches = ModelPatches(self._model, self._parts, setup, RopeDeltas(modules), self._protect, self._newest_only)
         self._patches = patches
@@ -151,7 +151,7 @@ class Session:
 
 @functools.cache  # once
 def _warn_if_untested(version: str) -> None:
-    """Warn of a version of transformers that is newer than those the tests run on."""
+    """Warn if transformers is newer than the versions that the tests run on."""
     if tuple(map(int, version.split(".")[:2])) > tuple(map(int, private.TESTED.split("."))):
         what = f"LazyLLM is tested with transformers up to {private.TESTED}, and this is {version}"
         warnings.warn(f"{what}: compare an answer with schedule '' to the unmodified model's", stacklevel=3)

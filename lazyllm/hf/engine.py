@@ -1,4 +1,4 @@
-"""The engine of one generation on a transformers model, driven by the calls of its decoder's layers."""
+"""The engine of one generation on a transformers model, driven by its decoder layers' forward passes."""
 
 import copy
 import threading
@@ -36,7 +36,7 @@ class HFEngine(Engine):
         self._rope_switch = rope_switch  # see `model_support.rope_switch`
         self._layer_arguments = LayerArguments(batch_size)
         self._lock = threading.Lock()  # locked during a pass
-        self._is_broken = False  # whether a pass broke off
+        self._is_broken = False  # whether a pass failed
         self._running: tuple[nn.Module, torch.device] | None = None  # the layer that is running, and its input's device
         self._has_attended = False  # whether the layer that is running, or ran last, has attended
         self._is_widened = False  # whether the last layer's output has been widened, see `_widen`
@@ -45,7 +45,7 @@ class HFEngine(Engine):
     def step(self, arguments: dict[str, Any], known: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Run one forward pass: yield the decoder's arguments for the packed batch, and end the step when it has run.
 
-        `known` tells `BatchPacker.pack` what it need not read.
+        `known` are further arguments of `BatchPacker.pack`.
         """
         with self._exclusive():
             computed = [sequence.num_computed_tokens for sequence in self.sequences]
@@ -67,12 +67,12 @@ class HFEngine(Engine):
     ) -> Any:
         """Run a decoder layer's own `forward` over the tokens it computes; where a group begins, prune first.
 
-        The first argument is the previous layer's output, (1, num_queries, hidden), with all that hooks did to it.
+        The first argument is the previous layer's output, (1, num_queries, hidden), as hooks left it.
         """
         args = args or (kwargs.pop("hidden_states", None),)
         packed = (1, self.group.num_queries)
         if layer != self.layer + 1 or not isinstance(args[0], Tensor) or args[0].shape[:-1] != packed:
-            raise unsupported("the decoder layers do not pass on one hidden state a token")
+            raise unsupported("the decoder layers do not pass on one hidden state per token")
         if layer == self.group.layers.stop:
             args = (self.run_stage(args[0]), *args[1:])
         self.layer, self._running, self._has_attended = layer, (module, args[0].device), False
@@ -98,7 +98,7 @@ class HFEngine(Engine):
     def position_offset(self) -> int | Tensor:
         """Return the offset that a model adds to the indexes of tokens to get their positions.
 
-        Between passes it is the width of the earlier passes, padding included. Llama 4 asks for it in its attention,
+        Between passes it is the width of the earlier passes, padding included. Llama 4 reads it in its attention,
         for the tokens that the layer computes: int64 (num_queries,) if there are gaps or several sequences.
         """
         if self._running is None:
@@ -136,20 +136,20 @@ class HFEngine(Engine):
             raise unsupported(f"decoder layer {self.layer} attends more than once")
         if attention_mask is not None and not isinstance(attention_mask, WindowMask):
             raise unsupported("the model builds an attention mask of its own")
-        if self.group.is_prefill:  # later steps bring the same kinds of arguments
+        if self.group.is_prefill:  # later steps have the same kinds of arguments
             tensors = {name for name, argument in kwargs.items() if isinstance(argument, Tensor)}
             tensors -= {"position_ids", "cache_position"}
             sinks = None if getattr(module, "sinks", None) is None else (query.shape[1],)
             problems = {
                 "is not causal": is_causal is False or not getattr(module, "is_causal", True),
-                "has other sinks than one logit a query head": (None if s_aux is None else s_aux.shape) != sinks,
+                "has other sinks than one logit per query head": (None if s_aux is None else s_aux.shape) != sinks,
                 f"takes {', '.join(sorted(tensors))} besides queries, keys and values": tensors,
             }
             for problem, is_there in problems.items():
                 if is_there:
                     raise unsupported(f"the attention of layer {self.layer} {problem}")
         self._has_attended = True
-        # PyTorch's attention leaves out caps, in versions of transformers that let it.
+        # With `sdpa`, some versions of transformers ignore soft caps.
         softcap = None if self.setup.kernel.name == "sdpa" else softcap
         scores = Scores(query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, s_aux)
         return self.attend(LayerInputs(self.layer, module, query, key, value, attention_mask, scores))
@@ -173,7 +173,7 @@ class HFEngine(Engine):
         outer = CURRENT_ENGINE.set(self)
         try:
             if self._is_broken:
-                raise LazyLLMError("a forward pass with this cache broke off, so it is half-written: start anew")
+                raise LazyLLMError("a pass with this cache failed, so the cache is inconsistent: start a new one")
             yield
         finally:
             CURRENT_ENGINE.reset(outer)
@@ -190,7 +190,7 @@ class HFEngine(Engine):
             raise LazyLLMError(f"{changes}: use prompts and a prefill_chunk_size above {switch}, or stay below")
 
     def _protect(self) -> None:
-        """Tell the sequences which of their tokens are protected, up to those of the current pass."""
+        """Set the sequences' protected tokens, up to those of the current pass."""
         if self.protected is None or self.packer.num_columns >= self.protected.shape[1]:
             return
         computed = self.packer.computed_after_pass
@@ -211,9 +211,9 @@ class HFEngine(Engine):
         return hidden.index_select(1, to_device(ends, hidden.device))
 
     def _widen(self, output: Any) -> Any:
-        """Give the last layer's output, or a tuple that begins with it, the width of the decoder's input.
+        """Pad the last layer's output, or a tuple that begins with it, to the width of the decoder's input.
 
-        Decoders without rotary tables (GPT-2) reshape it so. The newest tokens come last.
+        Decoders without rotary tables (GPT-2) reshape it to that width. The newest tokens come last.
         """
         if not isinstance(output, Tensor):
             return (self._widen(output[0]), *output[1:])

@@ -15,9 +15,9 @@ _TOKEN_DIM["original_hidden_states"] = -2  # Zamba's embeddings, which each of i
 
 
 class LayerArguments:
-    """Give each layer the rotary tables and position ids of the tokens it computes.
+    """Select the rotary tables and position ids of the tokens that each layer computes.
 
-    The model makes these for its input alone. They are kept here, as they were when each token first appeared.
+    The model makes these only for its input. They are kept here as they were when each token first appeared.
     """
 
     def __init__(self, batch_size: int) -> None:
@@ -26,7 +26,7 @@ class LayerArguments:
         # the position, and without a stage it is not needed.
         self._arrival = GrowingTensor(1, batch_size) if batch_size > 1 else None
         self._tables: dict[tuple[str, int], _PerTokenTable] = {}  # by argument and layer
-        self._making: set[int] = set()  # layers that make a table of their arguments; other layers share it
+        self._making: set[int] = set()  # layers whose tables are their own; other layers share them
 
     def begin_step(self, groups: list[LayerGroup]) -> None:
         """Note the order in which the new tokens of a pass arrive."""
@@ -43,7 +43,7 @@ class LayerArguments:
     def select(
         self, layer: int, group: LayerGroup, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return a layer's arguments with every per-token one taken at the positions that its group computes."""
+        """Return a layer's arguments, each per-token one only for the positions that its group computes."""
         if any(isinstance(value, torch.Tensor) for value in args[1:]):
             _, *named = arguments_by_name(forward, args, kwargs).items()
             args, kwargs = args[:1], dict(named)
@@ -58,7 +58,7 @@ class LayerArguments:
                         table.selected[group.index] = table.at(self._arrival_of(group))
                     selected[name] = table.selected[group.index]
             elif isinstance(value, torch.Tensor) and name != "attention_mask":
-                raise unsupported(f"the decoder layers take a tensor {name!r}, of no known meaning")
+                raise unsupported(f"the decoder layers take a tensor {name!r}, whose meaning is unknown")
         return args, {**kwargs, **selected}
 
     def _computes_input(self, group: LayerGroup) -> bool:
@@ -94,7 +94,7 @@ class _PerTokenTable:
         self._entries = GrowingTensor(self._dim)  # (parts, ...)
 
     def append(self, value: Any, num_arrived: int) -> None:
-        """Append the entries of this step's new tokens, once a step."""
+        """Append the entries of this step's new tokens, once per step."""
         num_new = num_arrived - self._entries.length
         if num_new == 0:
             return
@@ -104,7 +104,7 @@ class _PerTokenTable:
         for part in parts:
             is_tensor = isinstance(part, torch.Tensor) and part.shape == parts[0].shape
             if not is_tensor or part.shape[self._dim] != num_new:
-                raise unsupported(f"the model's {self._name} are not one entry a token")
+                raise unsupported(f"the model's {self._name} are not one entry per token")
         entries = self._entries.extend(num_arrived, parts[0].expand(len(parts), *parts[0].shape))
         for index, part in enumerate(parts):
             entries[index].narrow(self._dim, num_arrived - num_new, num_new).copy_(part)

@@ -1,4 +1,4 @@
-"""The replacements of an enabled model's methods: its `generate`, its forward pass, its decoder's and its layers'."""
+"""Replace methods of an enabled model: its `generate`, and the `forward` of the model, decoder and layers."""
 
 import inspect
 import threading
@@ -27,7 +27,7 @@ from lazyllm.hf.model_support import ModelParts, rope_switch
 class Patch:
     """Call `replacement(original, *args, **kwargs)` in place of a module's method, until it is removed.
 
-    A method, not a hook: the user's own hooks stay on either side of it and see what they see on the unmodified model.
+    It replaces a method, so that the user's own hooks still run before and after, as on the unmodified model.
     """
 
     def __init__(self, module: nn.Module, name: str, replacement: Callable[..., Any]) -> None:
@@ -46,10 +46,10 @@ class Patch:
         raise LazyLLMError("a model is not copied or pickled while LazyLLM is enabled on it: do so outside the `with`")
 
     def remove(self) -> None:
-        """Restore the method; references to the patch that remain call the method, too."""
+        """Restore the method; remaining references to the patch call the original method."""
         self._replacement = None
         if vars(self._module).get(self._name) is not self:
-            return  # another patch was put on top meanwhile, and it still calls this one
+            return  # a later patch replaced it and still calls it
         delattr(self._module, self._name)
         if self._was_attribute:
             setattr(self._module, self._name, self.original)
@@ -71,7 +71,7 @@ class RopeDeltas:
 
     @contextmanager
     def of_generation(self, cache: Any) -> Iterator[None]:
-        """Give the model the deltas of the generation with this cache, None for a new one; other threads wait."""
+        """Set the model's deltas to those of the generation with this cache, None for a new one; other threads wait."""
         if not self._modules:
             yield
             return
@@ -86,21 +86,21 @@ class RopeDeltas:
 
 @dataclass
 class _GenerateCall:
-    """A call of `generate`: its settings and its state. Its own passes are those that `generate` prepares itself."""
+    """The settings and state of a call of `generate`; passes that `generate` itself prepares are the call's own."""
 
     chunked_tokens: int  # how many tokens of its prompts, padding included, come in chunks
     schedule: PruningSchedule | None  # its own
     protect: Any  # its own, or the session's; see `read_protected`
     protected: torch.Tensor | None  # which tokens of its prompts are protected, bool (batch, tokens), on the CPU
     is_prepared: bool = False  # whether `generate` has prepared the inputs of its next pass
-    # A model of transformers that takes no position_ids from `generate` counts as the others, which take them.
+    # Whether hidden tokens count in no position, as in transformers' own models, also those without position_ids.
     skips_hidden: bool = False  # see `BatchPacker.pack`
     engine: HFEngine | None = None  # that of its last pass
     criteria: "_RecordingCriteria | None" = None
 
 
 class _RecordingCriteria(StoppingCriteriaList):
-    """Stopping criteria that remember which sequences they have stopped."""
+    """Stopping criteria that record which sequences they have stopped."""
 
     _stopped: torch.Tensor | None = None
 
@@ -111,7 +111,7 @@ class _RecordingCriteria(StoppingCriteriaList):
 
     def has_ended(self, batch_size: int) -> Sequence[bool]:
         """Return which sequences have ended, whose new tokens are padding; empty means none."""
-        # As in `generate`: without an end token, all sequences run until the last has stopped. A single one ends it.
+        # As in `generate`: without an EOS token, a batch runs until its last sequence has stopped.
         pads = batch_size > 1 and any(hasattr(criterion, "eos_token_id") for criterion in self)
         is_known = pads and self._stopped is not None and len(self._stopped) == batch_size
         return self._stopped.tolist() if is_known else ()
@@ -140,7 +140,7 @@ class ModelPatches:
     def methods(self) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
         """Yield the methods to patch: module, name and replacement."""
         model, decoder = self._model, self._parts.decoder
-        # If the model is compiled meanwhile, these run uncompiled: what LazyLLM does is no graph.
+        # If the model is compiled inside the `with`, these run uncompiled: they cannot be traced as a graph.
         yield decoder, "forward", torch.compiler.disable(self.decode)
         for index, layer in enumerate(self._parts.layers):
             yield layer, "forward", partial(_run_layer, index, layer)
@@ -153,7 +153,7 @@ class ModelPatches:
             yield model, "init_continuous_batching", _refuse_continuous_batching
 
     def generate(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run the model's `generate` with the schedule and protection that the call brings."""
+        """Run the model's `generate` with the schedule and protected tokens of this call."""
         # Prompt learning comes between `generate` and the model's inputs.
         if getattr(self._model.prepare_inputs_for_generation, "__self__", self._model) is not self._model:
             raise LazyLLMError(arguments.PROMPT_LEARNING)
@@ -171,7 +171,7 @@ class ModelPatches:
         prompts = named.get("input_ids") if named.get("inputs") is None else named["inputs"]
         protected = arguments.read_protected(protect, prompts, mask := named.get("attention_mask"))
         if protected is not None and isinstance(mask, torch.Tensor) and mask.shape[1] > protected.shape[1]:
-            raise LazyLLMError("protect needs the ids of all tokens so far, and generate was given the new ones alone")
+            raise LazyLLMError("protect needs the ids of all tokens so far, and generate was given only the new ones")
         call = _GenerateCall(
             chunked_tokens=0 if arguments.read_setting("prefill_chunk_size", named, defaults) is None else num_tokens,
             schedule=schedule,
@@ -222,7 +222,7 @@ class ModelPatches:
         return output
 
     def decode(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run a pass of the decoder, one step of a generation; its output is of the newest tokens alone."""
+        """Run a pass of the decoder, one step of a generation; output only the newest tokens."""
         inputs, thread, call = arguments_by_name(forward, args, kwargs), self._thread, self._thread.call
         batch_size, width = arguments.input_tokens(inputs).shape[:2]
         mask = inputs.get("attention_mask")
@@ -277,7 +277,7 @@ class ModelPatches:
             return engine
         engine = cache.engine
         if engine.setup.kernel is not setup.kernel:
-            raise LazyLLMError("this cache is from an earlier generation or of another model: keep to one `with`")
+            raise LazyLLMError("this cache is from an earlier `with` or of another model: use each in its own `with`")
         begun = engine.setup.schedule
         if is_own and call.engine is not engine and schedule not in (None, begun, engine.sequences[0].stats.schedule):
             raise LazyLLMError(f"the cache is of a generation with the schedule {begun.spec!r}: leave out any other")
@@ -288,7 +288,7 @@ class ModelPatches:
     def _set_protected(
         self, engine: HFEngine, inputs: dict[str, Any], call: _GenerateCall | None, is_own: bool
     ) -> None:
-        """Tell an engine which tokens are protected, where a generation begins or a call continues one."""
+        """Set an engine's protected tokens when a generation begins or a call of `generate` continues one."""
         if is_own:
             if call.protected is not None and call.engine is not engine:
                 copies = len(engine.sequences) // len(call.protected)
@@ -296,14 +296,14 @@ class ModelPatches:
         elif not engine.packer.num_columns and arguments.input_tokens(inputs).shape[1] > 1:  # the newest is always kept
             protect = self.protect if call is None else call.protect
             if protect is not None and not callable(protect):
-                reason = "a mask or spans are of generate's prompt, and a pass within it began another generation"
+                reason = "a mask or spans belong to generate's prompt, and a pass within it began another generation"
                 raise LazyLLMError(f"{reason}: give protect as a function of the ids")
             engine.protected = arguments.read_protected(protect, inputs.get("input_ids"), inputs.get("attention_mask"))
 
 
 def _run_layer(index: int, layer: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     engine = CURRENT_ENGINE.get()
-    # Outside of a step, the layer's own attention is refused.
+    # Without an engine the layer runs unpatched, and its attention is refused.
     return forward(*args, **kwargs) if engine is None else engine.run_layer(index, layer, forward, args, kwargs)
 
 

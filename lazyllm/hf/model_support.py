@@ -1,4 +1,4 @@
-"""Which models are supported: find the decoder layers of a model, and refuse what LazyLLM cannot prune right."""
+"""Find a model's decoder layers, and refuse models that are not supported."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from lazyllm.hf.attention_interface import NAME
 
 # Attention that sees every earlier token, or those in a window or chunk of true positions.
 _LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
-# Layers that carry a state from token to token, so that a pruned token cannot be revived; and layers beside them.
+# Layers that carry a state from token to token, so no pruned token can be revived; and others in the same models.
 _STATEFUL = {"linear_attention", "conv", "mamba", "recurrent", "hybrid", "hybrid_sliding"}
 _BESIDE_STATEFUL = {"mlp", "moe"}
 # Folders of `peft.tuners` whose modules work token by token.
@@ -48,10 +48,10 @@ def rope_switch(config: PreTrainedConfig) -> int | None:
 def find_parts(model: Any, newest_only: bool, revive: bool) -> ModelParts:
     """Find the decoder of a Hugging Face model, with `newest_only` also of one without a language-modelling head.
 
-    Without `revive`, layers may carry a state from token to token. Refuse a model that LazyLLM cannot prune right.
+    Without `revive`, layers may carry a state from token to token. Refuse a model that is not supported.
     """
     if not isinstance(model, PreTrainedModel):
-        must = "give lazyllm.enable a transformers PreTrainedModel that is not compiled"
+        must = "pass lazyllm.enable a transformers PreTrainedModel that is not compiled"
         raise LazyLLMError(f"{type(model).__name__} is not a Hugging Face model: {must}")
     generates, modules = model.can_generate(), [*model.modules()]
     stacks = [
@@ -67,14 +67,14 @@ def find_parts(model: Any, newest_only: bool, revive: bool) -> ModelParts:
     problems = {
         "is an encoder-decoder: LazyLLM prunes decoder-only models": getattr(model.config, "is_encoder_decoder", False),
         "has a cache of its own kind": generates and not private.supports_dynamic_cache(model),
-        f"has {number} of decoder layers that know their index: LazyLLM needs exactly one": len(stacks) != 1,
+        f"has {number} of decoder layers with a layer_idx: LazyLLM needs exactly one": len(stacks) != 1,
     }
     _refuse(model, problems)
     decoder, layers = stacks[0]
     problems = {
-        "gives other outputs than a language model's": not generates and decoder is not model,
+        "has other outputs than a language model's": not generates and decoder is not model,
         "has no language-modelling head, which newest_only=True accepts": not generates and not newest_only,
-        "is compiled: load it anew": any(map(private.is_compiled, (model, decoder, *layers))),
+        "is compiled: load it again": any(map(private.is_compiled, (model, decoder, *layers))),
     }
     _refuse(model, problems)
     processes, windows = _process_group(model, modules), layer_windows(decoder.config, len(layers))
@@ -91,7 +91,7 @@ def _refuse(model: nn.Module, problems: dict[str, Any]) -> None:
 
 
 def check_attention(decoder: Any) -> None:
-    """Raise `LazyLLMError` if LazyLLM is enabled on a decoder, or does not know its attention implementation."""
+    """Raise `LazyLLMError` if LazyLLM is enabled on a decoder, or if its attention is not supported."""
     implementation = private.attention_implementation(decoder.config)
     if implementation == NAME:
         raise LazyLLMError("LazyLLM is already enabled on this model, or on its config object: leave that `with`")
@@ -101,7 +101,7 @@ def check_attention(decoder: Any) -> None:
 
 
 def _knows_indexes(stack: nn.ModuleList) -> bool:
-    """Return whether each layer of a stack has attention that knows the layer's index."""
+    """Return whether each layer of a stack has attention with the layer's index as its `layer_idx`."""
     return len(stack) > 0 and all(
         any(vars(module).get("layer_idx") == index for module in layer.modules()) for index, layer in enumerate(stack)
     )
@@ -113,7 +113,7 @@ def _check_layers(model: Any, decoder: Any, modules: list[nn.Module], revive: bo
     types = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
     stateful = sorted(types & _STATEFUL)
     others = sorted(types - _STATEFUL - _BESIDE_STATEFUL if stateful else types)
-    # Two kinds of attention that SDPA cannot compute are known: with capped scores, and with sinks.
+    # Besides what SDPA computes, capped scores and attention sinks are supported.
     has_known_scores = (
         private.supports_sdpa(decoder)
         or getattr(config, "attn_logit_softcapping", None) is not None
@@ -122,16 +122,16 @@ def _check_layers(model: Any, decoder: Any, modules: list[nn.Module], revive: bo
     without = "so that no pruned token can be revived: ranking=lazyllm.AttentionRanking(revive=False)"
     convolves = any(isinstance(module, nn.Conv1d | nn.Conv2d) for module in modules)
     changing_rope = any(vars(module).get("rope_type") in ("dynamic", "longrope") for module in modules)
-    # Hybrids do not say so; a layer of theirs that passes the interface by is noticed when it runs.
+    # Hybrids do not declare it; a layer that bypasses the interface is refused when it runs.
     has_interface = stateful or private.supports_attention_interface(decoder)
     problems = {
         f"has {', '.join(stateful)} layers, which carry a state, {without}": stateful and revive,
         f"has {', '.join(others)} layers, which choose or merge tokens themselves": others,
         "mixes neighbouring tokens by convolution in its layers": convolves and not stateful,
-        "makes its rotary tables inside its layers, anew as the text grows": changing_rope,
+        "makes new rotary tables inside its layers as the text grows": changing_rope,
         "is configured with bidirectional attention": not getattr(config, "is_causal", True),
         "does not attend through transformers' attention interface": not has_interface,
-        "attends by something else than plain softmax attention": not has_known_scores,
+        "attends by something other than plain softmax attention": not has_known_scores,
         "has layers that share keys and values": getattr(config, "num_kv_shared_layers", None),
     }
     _refuse(model, problems)
@@ -145,11 +145,11 @@ def _process_group(model: Any, modules: Sequence[nn.Module]) -> ProcessGroup | N
     is_split = max([*sizes, getattr(model, "fsdp_size", None) or 1]) > 1
     if (mesh := private.device_mesh(model)) is not None and tp_size > 1 and not is_split:
         return mesh["tp"].get_group() if mesh.ndim > 1 else mesh.get_group()
-    # Parameters that are split over processes know of the mesh of devices.
+    # Parameters that are split over processes have a `device_mesh`.
     parameters = (parameter for module in modules for parameter in private.own_parameters(module))
     if is_split or tp_size > 1 or any(hasattr(parameter, "device_mesh") for parameter in parameters):
-        what = "is split over several processes in a way that LazyLLM does not know"
-        raise LazyLLMError(f"{type(model).__name__} {what}: use DistributedConfig(tp_size=...) alone")
+        what = "is split over several processes in a way that is not supported"
+        raise LazyLLMError(f"{type(model).__name__} {what}: use only DistributedConfig(tp_size=...)")
     return None
 
 
@@ -167,5 +167,5 @@ def check_adapters(modules: Iterable[nn.Module]) -> None:
         if folder and not package and not folder.startswith("_"):
             kinds = [*private.lora_variants(module), folder.split(".")[0]]
             if unknown := [kind for kind in kinds if kind not in _ADAPTERS and not kind.startswith("Dora")]:
-                what = f"adapters of PEFT's {', '.join(unknown)} are not known to treat each token by itself"
+                what = f"adapters of PEFT's {', '.join(unknown)} may mix tokens"
                 raise LazyLLMError(f"{what}: use merge_and_unload(), or LoRA")

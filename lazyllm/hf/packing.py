@@ -44,8 +44,8 @@ class BatchPacker:
             arguments: by name.
             num_computed_tokens: of each sequence.
             has_ended: which sequences have ended, so that their new tokens are padding; empty means none.
-            skips_hidden: whether hidden tokens count in no position, also without position_ids.
-            more_chunks: whether more chunks of the prompts follow, so that this one may hold padding alone.
+            skips_hidden: whether tokens that the mask hides count in no position, even without position_ids.
+            more_chunks: whether more chunks of the prompts follow, so that this one may be all padding.
 
         Returns:
             the arguments, how many tokens each sequence has in them, and their positions, int64 (tokens,).
@@ -73,7 +73,7 @@ class BatchPacker:
             for name in _PER_TOKEN:
                 if (value := arguments.get(name)) is not None:
                     if value.shape[:2] != tokens.shape[:2]:
-                        raise LazyLLMError(f"the {name}, of shape {tuple(value.shape)}, are not one for each token")
+                        raise LazyLLMError(f"the {name}, of shape {tuple(value.shape)}, are not one per token")
                     arguments[name] = _packed(value, is_new, 0)
         return arguments, num_new, positions
 
@@ -95,9 +95,9 @@ class BatchPacker:
                 wrong = "the attention mask, or the lack of one, shows tokens that it hid in an earlier pass"
                 raise LazyLLMError(f"{wrong}, or that came after a sequence had ended: hide them")
             if not skips_hidden and (~shown & (shown.cumsum(dim=1) > 0) & is_live).any():
-                raise LazyLLMError("the attention mask hides tokens between others: give position_ids, too")
+                raise LazyLLMError("the attention mask hides tokens between others: pass position_ids, too")
             if more_chunks and not is_new.any():
-                raise LazyLLMError("a chunk holds padding alone: use a larger prefill_chunk_size, or less padding")
+                raise LazyLLMError("a chunk is all padding: use a larger prefill_chunk_size, or less padding")
             if not more_chunks and not (shown[:, -1:] | ~is_live).all():
                 raise LazyLLMError("the attention mask hides a sequence's last token: pad prompts at their left")
         return is_new
@@ -112,10 +112,10 @@ def _packed(value: Tensor, is_new: Tensor, dim: int) -> Tensor:
 
 
 def _check_positions(arguments: dict[str, Any], ranges: list[range], is_new: Tensor) -> Tensor | None:
-    """Refuse position_ids of a text other than those in the ranges, one for each sequence; reads the device once.
+    """Refuse a text's position_ids other than those in `ranges`, one per sequence; reads the device once.
 
-    Return those of a text with images, (axes, batch, width), in time, height and width, which the rotary tables alone
-    use; else None. `is_new` says which tokens of the pass are computed, bool (batch, width).
+    Return those of a text with images, (axes, batch, width), in time, height and width, which only the rotary
+    tables use; else None. `is_new`, bool (batch, width), marks the tokens of the pass that are computed.
     """
     position_ids, width = arguments.get("position_ids"), input_tokens(arguments).shape[1]
     if position_ids is None:
@@ -128,9 +128,9 @@ def _check_positions(arguments: dict[str, Any], ranges: list[range], is_new: Ten
     is_text = (given == concat_ranges(ranges, given.device)).view(-1, given.shape[-1]).all(dim=-1).tolist()
     if all(is_text):
         return None
-    # Of four axes the first counts the tokens, as no axis of images does.
+    # The first of four axes counts the tokens; none of three axes does.
     if position_ids.ndim != 3 or (len(is_text) == 4 and not is_text[0]):
         one = f"{ranges[0].start} to {ranges[0].stop - 1}"
         must = one if len(ranges) == 1 else "those that continue each sequence"
-        raise LazyLLMError(f"the position_ids are not {must}: LazyLLM takes a text from its first token, without gaps")
+        raise LazyLLMError(f"the position_ids are not {must}: LazyLLM needs all tokens from the first on, without gaps")
     return by_sequence

@@ -19,7 +19,7 @@ _INPUTS = inspect.signature(GenerationMixin.prepare_inputs_for_generation).param
 CACHE = "cache" if "cache" in _INPUTS else OLD_CACHE
 # The method with which `generate` makes its stopping criteria.
 STOPPING_CRITERIA = "_get_stopping_criteria"
-# The attribute of a cache that makes `generate` stop at once. Without it, it runs a pass too many on Apple's GPUs.
+# A cache with this attribute makes `generate` stop at once; on Apple's GPUs it otherwise runs one pass too many.
 STOPS_AT_ONCE = "_is_user_defined"
 
 

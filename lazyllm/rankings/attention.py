@@ -28,7 +28,7 @@ class AttentionRanking(Ranking, checked=False, parallel=True):
     Attributes:
         queries: mean over this many of the layer's last queries, whose tokens are always kept. Each decoding step adds
             the newest query and drops the oldest. One query is noisy (SnapKV, Li et al. 2024, arXiv 2404.14469).
-        half_life: in that mean a query this many queries before another counts half as much; None weighs all alike.
+        half_life: in that mean a query this many queries before another counts half as much; None weighs all equally.
         pooling: mean over this many neighbouring positions, an odd number, of those that are active (SnapKV; FastKV, Jo
             et al. 2025, arXiv 2502.01068).
         layers: maximum over this many layers, the stage's and those before it, back to the previous stage and without

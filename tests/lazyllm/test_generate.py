@@ -107,12 +107,12 @@ def scoring(model):
 OUTSIDE = "a DynamicCache from outside is not supported: leave out past_key_values and cache_implementation"
 ASSISTED = "assisted generation is not supported"
 EARLY_EXIT = GenerationConfig(assistant_early_exit=2, do_sample=True)
-NEWEST = "the newest token's logits alone"
+NEWEST = "only the newest token's logits"
 # What is refused of `generate`, of passes and of other calls; with `newest_only` where it is named first.
 REFUSED = {
     "beams": ("beam search is not supported", generating(num_beams=3, num_return_sequences=3)),
     "assistant": (ASSISTED, lambda model: model.generate(IDS, assistant_model=model)),
-    "assisting": ("no token back", lambda model: families.build("llama").generate(IDS, assistant_model=model)),
+    "assisting": ("has no crop", lambda model: families.build("llama").generate(IDS, assistant_model=model)),
     "guidance": (NEWEST, generating(guidance_scale=1.5, negative_prompt_ids=IDS[:, :20])),
     "prompt lookup": (ASSISTED, generating(prompt_lookup_num_tokens=3)),
     "early exit": (ASSISTED, generating(assistant_early_exit=2)),
@@ -127,7 +127,7 @@ REFUSED = {
     "generate without cache": ("LazyLLM needs use_cache=True", generating(use_cache=False)),
     "hidden states": ("output_hidden_states: .* leave them out", generating(output_hidden_states=True)),
     "right padding": ("at their left", generating(attention_mask=torch.tensor([[1] * 35 + [0] * 5]))),
-    "padded chunk": ("padding alone", generating(prefill_chunk_size=9, attention_mask=torch.arange(40)[None] // 20)),
+    "padded chunk": ("all padding", generating(prefill_chunk_size=9, attention_mask=torch.arange(40)[None] // 20)),
     "continuous batching": ("call generate with a batch", lambda model: model.generate_batch([[5, 6]])),
     "a processor's pass": (NEWEST, lambda model: model.generate(IDS, logits_processor=[scoring(model)])),
     "newest, loss": ("ask lazyllm.log_likelihoods", lambda model: model(IDS, labels=IDS)),

@@ -183,4 +183,4 @@ def test_sinks_that_are_not_the_modules_are_refused(ids):
     model = with_sinks()
     model.model.layers[2].self_attn.sinks = torch.nn.Parameter(torch.zeros(8, dtype=torch.float64))
     with lazyllm.enable(model, "1:0.5"):
-        assert_refused("one logit a query head", lambda: families.generate(model, ids, 1))
+        assert_refused("one logit per query head", lambda: families.generate(model, ids, 1))

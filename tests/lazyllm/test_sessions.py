@@ -136,7 +136,7 @@ def split_experts(model):
 
 
 SHARED = {"num_kv_shared_layers": 2, "layer_types": ["full_attention"] * 5, "hidden_size_per_layer_input": 0}
-SPLIT = "split over several processes in a way that LazyLLM does not know"
+SPLIT = "split over several processes in a way that is not supported"
 MODELS = {
     "state": ("linear_attention layers, which carry a state", lambda: tiny("MambaConfig")),
     "shared": ("share keys and values", lambda: tiny("Gemma4TextConfig", head_dim=12, **SHARED)),
@@ -180,7 +180,7 @@ def test_tensor_parallel_is_what_one_process_gives(tmp_path):
     for folder in folders:
         for way in split.CASES[folder.name]:
             assert done.stdout.count(f"same: {folder.name} {way};") == 2, way
-    assert done.stdout.count("refused: the model's heads are split over processes, which Own does not know") == 2 * 3
+    assert done.stdout.count("refused: the model's heads are split over processes, which Own does not support") == 2 * 3
 
 
 # No work that is not needed: memory, copies, and questions to the device.

@@ -243,8 +243,8 @@ def test_a_cache_ends_with_its_with_and_is_no_other_models(model, ids):
         for owner in (model, other):
             assert_refused("belongs to a generation", lambda owner=owner, ended=ended: step(owner, ended))
         with lazyllm.enable(model, STAGES):
-            assert_refused("earlier generation", lambda ended=ended: step(model, ended))
-            assert_refused("earlier generation", lambda ended=ended: model.generate(tokens, past_key_values=ended))
+            assert_refused("earlier `with`", lambda ended=ended: step(model, ended))
+            assert_refused("earlier `with`", lambda ended=ended: model.generate(tokens, past_key_values=ended))
 
 
 def test_one_cache_takes_one_pass_at_a_time_and_none_that_broke_off(model, ids):
@@ -260,8 +260,8 @@ def test_one_cache_takes_one_pass_at_a_time_and_none_that_broke_off(model, ids):
         with pytest.raises(ZeroDivisionError):
             step(model, cache)
         hook.remove()
-        assert_refused("broke off", lambda: step(model, cache))
-        assert_refused("broke off", lambda: step(model, copy.deepcopy(cache)))
+        assert_refused("cache failed", lambda: step(model, cache))
+        assert_refused("cache failed", lambda: step(model, copy.deepcopy(cache)))
 
 
 def ones(width):
