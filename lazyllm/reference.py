@@ -1,8 +1,8 @@
 """LazyLLM (Fu et al. 2024) as one plain function, `run`, which reads from top to bottom like the method.
 
-It computes one token at a time, slowly; tests compare the rest of the library with it. The paper's terms, by section:
+It computes one token at a time, slowly; tests hold the rest of the library to it. The paper's terms, by section:
 
-- **step** (3.1): a forward pass that generates one new token. The first is prefill; later ones decode the newest token.
+- **step** (3.1): a forward pass that gives one new token. The first is prefill; later ones decode the newest token.
 - **stage** (3.2): a decoder layer, from 0, after which tokens are pruned, and the fraction that it keeps.
 - **importance** (3.2, Eq. 1): the newest token's attention probability on a token in the stage's layer, mean over the
   query heads. (As printed, Eq. 1 can be read as a column of the attention matrix, which a causal mask makes useless.)
@@ -156,4 +156,4 @@ def attend(layer: Any, query: Tensor, cached: list[tuple[Tensor, Tensor]]) -> tu
 def mlp(layer: Any, hidden: Tensor) -> Tensor:
     """Return what a layer's feed-forward part adds to a hidden state, (hidden,)."""
     output = layer.mlp(layer.post_attention_layernorm(hidden)[None, None])
-    return (output[0] if isinstance(output, tuple) else output).flatten()  # a mixture of experts returns scores, too
+    return (output[0] if isinstance(output, tuple) else output).flatten()  # a mixture of experts gives scores, too

@@ -113,7 +113,7 @@ class LayerAttention:
 
 
 class GroupAttention:
-    """Attention in the layers of a group during one step: of each query, over its own sequence's active keys.
+    """Attention in the layers of a group during one step: each query attends to its own sequence's active keys.
 
     Queries are packed, (1, heads, num_queries, head_dim). Attention runs one sequence at a time in prefill, and later
     on all at once, padded to the same number of queries.
@@ -180,7 +180,7 @@ class GroupAttention:
         return self._kernel.attend(module, query, key, value, None, dropout=0.0, scaling=scores.scaling, **softcap)
 
     def _mask(self, window: WindowMask | None, query: Tensor, kv_heads: int) -> Tensor | None:
-        """Return the mask of all sequences as `attend_masked` takes it; None where all queries see all keys.
+        """Return the mask of all sequences for `attend_masked`; None if all queries see all keys.
 
         Layers of the group share it.
         """

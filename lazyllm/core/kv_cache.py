@@ -17,7 +17,7 @@ class GrowingTensor:
 
     Args:
         dim: the dimension that grows.
-        batch_size: size of the first dimension; None takes that of the tensors written.
+        batch_size: size of the first dimension; None uses that of the tensors written.
         fill: value of elements not yet written; None leaves them uninitialised.
     """
 
@@ -78,8 +78,8 @@ class LayerGroup:
     active tokens to the last slots, so that attention reads one slice. The first group computes every token when it
     first appears: there, slot = position. Lists have one entry for each sequence of the batch.
 
-    On several devices the keys and values of a layer are where it runs, and the index tensors where the current layer
-    runs.
+    With several devices, keys and values are on their layer's device, and the index tensors on that of the layer that
+    is running.
 
     Args:
         index: 0 for the first group.
@@ -87,7 +87,7 @@ class LayerGroup:
         ranking_layers: those that may rank: the last one, and earlier ones that see more than a window.
         stage: the stage that ends the group; None for the last group.
         batch_size: number of sequences.
-        moves: whether steps without ranking may follow those with, so that active keys are worth moving.
+        moves: whether steps without ranking may follow steps with it, so that active keys are worth moving.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class LayerGroup:
         self.num_cached = [0] * batch_size  # slots in use, which is tokens with keys and values here
         self.end = 0  # the largest of them
         self.device: torch.device | None = None  # where the index tensors are
-        # As the last stage that ranked left them: sorted active positions, int64 (n,), and the number of tokens then.
+        # After the last stage that ranked: sorted active positions, int64 (n,), and the number of tokens at that time.
         # All later tokens are active.
         self._ranked: list[Tensor | None] = [None] * batch_size
         self._ranked_tokens = [0] * batch_size
@@ -116,9 +116,9 @@ class LayerGroup:
         self.first_key = 0  # the first slot that attention reads
         self.is_prefill = True  # whether no sequence has keys and values of an earlier step
         self.queries: Tokens  # tokens computed
-        self.num_queries = 0  # how many
+        self.num_queries = 0  # number of tokens computed
         self._query_slots: Tensor  # their slots, int64 (num_queries,)
-        self._new_slots: tuple[int, int] | None = None  # the first of these, and how many, if alike in each sequence
+        self._new_slots: tuple[int, int] | None = None  # the first of these, and how many, if the same in each sequence
         # Sequence, old slot and new slot of each key to move before the next step without ranking.
         self._pending: tuple[Tensor | None, Tensor, Tensor] | None = None
 
@@ -175,7 +175,7 @@ class LayerGroup:
             if self._new_slots is None:
                 buffer[self.queries.batch_index, :, self._query_slots] = new[0].transpose(0, 1)
                 continue
-            if self.queries.batch_index is not None:  # as many of each sequence
+            if self.queries.batch_index is not None:  # as many in each sequence
                 new = new.view(new.shape[1], len(self.num_cached), -1, new.shape[3]).transpose(0, 1)
             buffer.narrow(2, *self._new_slots).copy_(new)
         if self.is_prefill:
@@ -298,7 +298,7 @@ class LayerGroup:
 
 
 def partition(stages: Sequence[Stage], windows: list[int | None], batch_size: int, moves: bool) -> list[LayerGroup]:
-    """Cut the layers into groups at the stages; one that keeps everything cuts nothing.
+    """Cut the layers into groups at the stages, ignoring stages that keep everything.
 
     `windows` are as in `engine.Setup`, `moves` as in `LayerGroup`.
     """

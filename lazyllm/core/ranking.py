@@ -28,7 +28,7 @@ class Ranking(ABC):
         every: rank only in every `every`-th decoding step. In the others, where `sequence.ranks` is False, the active
             set is the previous one plus the newest token; `observe` is still called.
         checked: whether the engine checks what `survivors` returns at every stage, and adds the protected tokens, which
-            takes device reads. Subclasses are checked unless declared as `class Mine(Ranking, checked=False)`; then
+            reads the device. Subclasses are checked unless declared as `class Mine(Ranking, checked=False)`; then
             `survivors` must include the protected tokens, as the default does.
         parallel: whether it ranks alike in all processes of a tensor-parallel model, using `over_processes`. Declare
             it as `class Mine(Ranking, parallel=True)`.
@@ -56,7 +56,7 @@ class Ranking(ABC):
         """Raise `LazyLLMError` for settings out of range; called by `enable`."""
 
     def wants(self, layer: int) -> bool:
-        """Return whether to observe a layer before the last stage, asked once; by default, those of the stages."""
+        """Return whether to observe a layer, one up to the last stage's; by default, only the stages' own layers."""
         return layer == self.group_of[layer].layers[-1]
 
     @abstractmethod
@@ -104,7 +104,7 @@ class Ranking(ABC):
     def over_processes(self, importance: Tensor) -> Tensor:
         """Return the mean importance over all processes that share the model's heads, (n,).
 
-        Under tensor parallelism each process observes its own heads, and all must call this, which takes one
+        Under tensor parallelism each process observes its own heads, and all must call this, which costs one
         all-reduce. In one process it returns `importance`.
         """
         if self.processes is None:
@@ -115,7 +115,7 @@ class Ranking(ABC):
 
 
 def _check_importance(ranking: Ranking, num_active: int) -> None:
-    """Raise `LazyLLMError` unless `importance` has a float for each position, from 0 on if active; reads the device."""
+    """Raise `LazyLLMError` unless `importance` has a float per position, at least 0 if active; reads the device."""
     importance, positions = getattr(ranking, "importance", None), ranking.sequence.num_tokens
     is_shaped = isinstance(importance, Tensor) and importance.shape == (positions,) and importance.is_floating_point()
     if not is_shaped or int((importance >= 0).sum()) < num_active:

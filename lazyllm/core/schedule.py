@@ -53,8 +53,8 @@ class PruningSchedule:
 
         With `num_layers`, a layer may be a percentage of the depth: `p%` prunes when `p` percent of the layers have
         run, rounded to whole layers, halves up. `33%:0.7,67%:0.5` is `9:0.7,19:0.5` on 30 layers, of which 10 and 20
-        have run by then, and `10:0.7,20:0.5` on 32. It is moved to the nearest of `layers`, by default all but the
-        last, and the earlier of two. Percentages of the same layer are one stage with the product of their keeps.
+        have run by then, and `10:0.7,20:0.5` on 32. The stage moves to the nearest of `layers`, by default all but
+        the last, to the earlier of two. Percentages of the same layer are one stage with the product of their keeps.
 
         Raises:
             LazyLLMError: the text is not of that form, or a value is out of range.

@@ -60,7 +60,7 @@ def select(
     prompt = read_ids(model, "ids", ids)
     if not lazy.schedule.pruning:
         return Selected(prompt[0].cpu(), torch.arange(prompt.shape[1]), 0.0)
-    # A layer prunes before its first module runs.
+    # The stage prunes before the first module of the next layer runs.
     after = lazy.layers[lazy.schedule.pruning[-1].layer + 1]
     hooks = [module.register_forward_pre_hook(_stop) for module in after.children()]
     try:
@@ -87,7 +87,7 @@ def _stop(*args: Any) -> None:
 
 
 def template_tokens(tokenizer: Any, messages: Iterable[dict[str, Any]], **template: Any) -> torch.Tensor:
-    """Return all tokens of a templated conversation but the texts of users, assistants and tools, bool (tokens,).
+    """Mark all tokens of a templated conversation except texts of users, assistants and tools, bool (tokens,).
 
     These are the system prompt, the definitions and calls of tools, and the chat template's own tokens: pass the mask
     as `protect`, so that pruning keeps all instructions. A text that the template changes is protected, too.

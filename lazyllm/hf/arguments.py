@@ -151,10 +151,10 @@ def input_tokens(arguments: dict[str, Any]) -> torch.Tensor:
 
 
 def check_logits(arguments: dict[str, Any], accept_every: bool) -> None:
-    """Refuse a pass that asks for a loss, or other logits than the newest's, or all of them with `accept_every`."""
+    """Refuse a pass that asks for a loss or other logits than the newest's; with `accept_every` it may ask for all."""
     keep, width = arguments.get("logits_to_keep", 0), input_tokens(arguments).shape[1]
     if arguments.get("labels") is not None:
-        raise LazyLLMError("a loss was asked for: leave out labels, and ask lazyllm.log_likelihoods for likelihoods")
+        raise LazyLLMError("a loss was asked for: leave out labels, or use lazyllm.log_likelihoods")
     if not isinstance(keep, int) or not (keep == 1 or (keep >= 0 and width == 1) or (keep == 0 and accept_every)):
         instead = "pass logits_to_keep=1, enable with newest_only=True, or use lazyllm.log_likelihoods"
         raise LazyLLMError(f"LazyLLM computes only the newest token's logits, and others were asked for: {instead}")

@@ -64,7 +64,7 @@ class LazyCache(Cache):
         return self.engine.group.update(layer_idx, key_states, value_states)
 
     def __bool__(self) -> bool:
-        # Phi-3 drops a cache that is true where its rotary tables change, which is refused instead.
+        # Phi-3 drops a truthy cache when its rotary tables change; LazyLLM refuses that step instead.
         return bool(self.engine.state_layers)
 
     def get_seq_length(self, layer_idx: int = 0) -> Any:

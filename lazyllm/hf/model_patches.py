@@ -154,7 +154,7 @@ class ModelPatches:
 
     def generate(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run the model's `generate` with the schedule and protected tokens of this call."""
-        # Prompt learning comes between `generate` and the model's inputs.
+        # PEFT's prompt learning replaces this method of the model by its own.
         if getattr(self._model.prepare_inputs_for_generation, "__self__", self._model) is not self._model:
             raise LazyLLMError(arguments.PROMPT_LEARNING)
         named, defaults = arguments_by_name(generate, args, kwargs), self._model.generation_config

@@ -53,7 +53,7 @@ class BatchPacker:
         tokens, mask = input_tokens(arguments), arguments.get("attention_mask")
         batch_size, width = len(self.computed), tokens.shape[1]
         total = self.num_columns + width
-        if mask is None and not self.computed.all():  # `generate` leaves out one that hides nothing
+        if mask is None and not self.computed.all():  # `generate` omits one that hides nothing
             mask = torch.ones(batch_size, total, dtype=torch.bool, device="cpu")
         shape, expected = tuple(getattr(mask, "shape", ())), (batch_size, total)
         if mask is not None and shape != expected:
@@ -65,7 +65,7 @@ class BatchPacker:
         ranges = [range(start, start + count) for start, count in zip(num_computed_tokens, num_new, strict=True)]
         image_positions = _check_positions(arguments, ranges, is_new)
         positions = concat_ranges(ranges, tokens.device)
-        # Padding of earlier passes counts in the model's own positions.
+        # The model itself would count padding in its positions.
         if batch_size > 1 or not self.computed_after_pass.all():
             given = positions[None] if image_positions is None else _packed(image_positions, is_new, 1)
             arguments = {**arguments, "position_ids": given, "attention_mask": None}

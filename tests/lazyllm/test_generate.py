@@ -130,7 +130,7 @@ REFUSED = {
     "padded chunk": ("all padding", generating(prefill_chunk_size=9, attention_mask=torch.arange(40)[None] // 20)),
     "continuous batching": ("call generate with a batch", lambda model: model.generate_batch([[5, 6]])),
     "a processor's pass": (NEWEST, lambda model: model.generate(IDS, logits_processor=[scoring(model)])),
-    "newest, loss": ("ask lazyllm.log_likelihoods", lambda model: model(IDS, labels=IDS)),
+    "newest, loss": ("leave out labels", lambda model: model(IDS, labels=IDS)),
     "newest, attentions": ("output_attentions", lambda model: model.model(IDS, output_attentions=True)),
     "every logit": (NEWEST, lambda model: model(IDS, None, None)),
     "chosen logits": (NEWEST, lambda model: model(IDS, logits_to_keep=torch.tensor([0, 39]))),
