@@ -38,7 +38,7 @@ FILES = {match[1]: text for _, text in BLOCKS if (match := NAME.match(text))} | 
 LINES = [line.partition(" #")[0].strip() for kind, text in BLOCKS if kind == "bash" for line in text.splitlines()]
 VARIABLES = dict(match.groups() for line in LINES if (match := re.fullmatch(r'(\w+)="(.*)"', line)))
 COMMANDS = list(dict.fromkeys(line.split(maxsplit=3)[3] for line in LINES if line.startswith("python -m lazybench ")))
-COMPOSED = [line for line in COMMANDS if not re.match(r"list|status|report|score|run --help", line)]
+COMPOSED = [line for line in COMMANDS if not re.match(r"list|status|report|score|time|run --help", line)]
 OWN = [line for line in COMPOSED if re.match(r"run --config-dir \. (?!-m|.*fading)", line)]
 LIBRARY = [text for kind, text in FENCE.findall(PAGES["lazyllm/README.md"]) if kind == "python"]
 
