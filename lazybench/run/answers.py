@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import fmean
 from typing import Any
 
@@ -17,6 +18,7 @@ from lazybench.run.divergence import averaged, kl
 from lazybench.run.prepare import Job
 from lazybench.run.tracing import attention, progress
 from lazybench.run.unmodified import Unmodified, UnmodifiedAnswer
+from lazybench.store.journal import Key
 
 _ATTENTION_RECORDS = 12  # per dataset: the attention of one record takes 40 kB
 # The columns of an answer, None in the row of a record that failed.
@@ -62,6 +64,10 @@ class Answering:
                         trace({"_id": row["_id"], "dataset": row["dataset"], **traced, **self.source})
                     write(row | self.source)
 
+    @cached_property
+    def _attention_keys(self) -> set[Key]:
+        return {record.key for record in self.job.spread(_ATTENTION_RECORDS)}
+
     def _answer(self, method: Method, records: Sequence[Record]) -> Iterator[tuple[Row, Row | None]]:
         """Yield each record's row, and its trace if `config.trace`."""
         job, repeats, traces = self.job, self.job.method.repeats, self.job.config.trace
@@ -102,7 +108,7 @@ class Answering:
             if not self.job.is_baseline:
                 return averaged([kl(expected.logits, each.logits) for each in own]) | progress(own[0].output.stats)
             traced = {"first_token_kl": 0.0, "kl": 0.0}
-            if question.prompt.record in self.job.spread(_ATTENTION_RECORDS):
+            if question.prompt.record.key in self._attention_keys:
                 traced |= attempt([question], lambda: attention(self.model, question))
             return traced
         except RecordFailure as failure:
