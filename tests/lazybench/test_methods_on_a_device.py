@@ -92,8 +92,8 @@ def test_a_method_waits_no_more_than_it_must(tiny_model, tokenizer, device, name
         return device.reads.copy()
 
     unmodified, pruned = reads("baseline"), reads(name)
-    # Two stages in seven steps. The counts of computed tokens are read afterwards.
-    revivals = 2 * 7 if name.startswith("lazyllm") else 0
-    afterwards = sum(count for line, count in pruned.items() if line.startswith("lazyllm/") and "/stats.py" in line)
+    # The mask in eight passes, and two stages in seven steps. The counts of computed tokens are read afterwards.
+    allowed = 8 + (2 * 7 if name.startswith("lazyllm") else 0)
+    afterwards = sum(count for line, count in pruned.items() if line.startswith("lazyllm/core/sequence.py"))
     more = pruned - unmodified
-    assert pruned.total() - afterwards <= unmodified.total() + revivals, f"{more.total()} reads more: {more}"
+    assert pruned.total() - afterwards <= unmodified.total() + allowed, f"{more.total()} reads more: {more}"

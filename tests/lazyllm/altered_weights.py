@@ -77,7 +77,7 @@ def test_in_place_wrapped_and_merged_are_the_same_and_the_reference(settings, id
     wrapper = adapted(config("lora", **settings))
     base = wrapper.get_base_model()
     in_place = families.build("llama", dtype=torch.float64)
-    in_place.add_adapter(config("lora", **settings))
+    peft.inject_adapter_in_model(config("lora", **settings), in_place)  # as `add_adapter`, with any version of PEFT
     trained(in_place).double()
     generate = wrapper.generate
     for model, generating in ((base, wrapper), (base, base), (in_place, in_place)):
@@ -112,7 +112,7 @@ def test_adapters_that_look_beyond_a_token_are_refused(ids):
         assert_refused(says, lambda model=model: lazyllm.enable(model, STAGES).start())
     model = families.build("llama")
     session = lazyllm.enable(model, STAGES)
-    model.add_adapter(config("lily"))
+    peft.inject_adapter_in_model(config("lily"), model)
     assert_refused("PEFT's lily", session.start)
 
 
