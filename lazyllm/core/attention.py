@@ -130,7 +130,7 @@ class GroupAttention:
         self._max_queries, self._num_keys = max(counts), group.end - group.first_key
         self._has_equal_queries = len(set(counts)) == 1
         num_queries = group.num_queries
-        # Queries, sequences and keys; in prefill keys are packed, too.
+        # Expected queries, sequences and keys; in prefill keys are packed, too.
         packed, over_slots = (num_queries, 1, num_queries), (num_queries, self._batch_size, self._num_keys)
         self.shape = packed if group.is_prefill else over_slots
         self._masks: dict[tuple[Any, ...], Tensor | None] = {}
@@ -140,7 +140,7 @@ class GroupAttention:
     def attend(self, inputs: LayerInputs) -> Tensor:
         """Return the attention of a layer, (1, num_queries, heads, value_dim)."""
         _, module, query, key, value, window, scores = inputs
-        is_plain = scores.sinks is None and (scores.softcap is None or not self._kernel.is_sdpa)  # as the kernel does
+        is_plain = scores.sinks is None and (scores.softcap is None or not self._kernel.is_sdpa)  # the kernel can do it
         # In a batch a mask may be copied for each head.
         is_batch = self._batch_size > 1
         per_pair = self._batch_size * query.shape[1] if is_batch else elements_per_pair(query, scores)

@@ -47,14 +47,14 @@ class Engine:
     Hidden states are packed, (1, tokens, hidden): the tokens of all sequences, one after the other, without padding.
 
     The Aux Cache (paper, section 3.2) has one entry per token, (batch, positions, hidden) in the model's dtype, on the
-    device of the first stage. The active sets of a step are nested, so a token has KV entries in all layers up to some
-    depth, and resumes from its output of the last of these.
+    device of the first stage. The active sets of a step are nested, so a token has KV entries down to some stage. Its
+    entry is its output there, overwritten at deeper stages, and it resumes from that.
 
     Args:
         setup: the session's settings.
         batch_size: number of sequences.
-        chunked_tokens: how many tokens of the prompts, padding included, come in chunks.
-        is_prompt_whole: whether the first pass, or `chunked_tokens`, has all tokens of the prompts.
+        chunked_tokens: padded length of prompts that come in chunks, 0 if they do not.
+        is_prompt_whole: whether prompts end with the first pass or, in chunks, at `chunked_tokens`.
     """
 
     def __init__(self, setup: Setup, batch_size: int, chunked_tokens: int, is_prompt_whole: bool) -> None:
@@ -102,7 +102,8 @@ class Engine:
         for sequence, count in zip(self.sequences, num_new_tokens, strict=True):
             sequence.is_short = max(count, self.chunked_tokens) < self.setup.min_tokens
         are_short = all(sequence.is_short for sequence in self.sequences)
-        stages, moves = () if are_short else self.setup.schedule.stages, self.setup.ranking.every > 1
+        stages = () if are_short else self.setup.schedule.stages
+        moves = self.setup.ranking.every > 1
         self.groups = partition(stages, self.setup.windows, len(self.sequences), moves)
         self.group_of = [group for group in self.groups for _ in group.layers]
         for ranking, sequence in zip(self.rankings, self.sequences, strict=True):
@@ -139,7 +140,7 @@ class Engine:
             LazyLLMError: a checked ranking did not return such positions.
         """
         group, ranking, index = self.group, self.rankings[sequence.index], sequence.index
-        if not sequence.ranks:  # those of the last step, and the new ones
+        if not sequence.ranks:  # keep the active set of the last step, add the new tokens
             return self.groups[group.index + 1].active_positions(index, sequence.num_tokens)
         layer, count = group.layers[-1], group.stage.kept(group.num_active[index])
         # The protected tokens, and the newest one if it is not among them.
@@ -156,17 +157,17 @@ class Engine:
         return survivors
 
     def _prune(self, hidden: Tensor, following: LayerGroup, survivors: list[Tensor]) -> None:
-        """Store the output of a stage's layer in the Aux Cache, and leave only the survivors active after it."""
+        """Store all outputs of a stage's layer in the Aux Cache; only the survivors are active after it."""
         queries = self.group.queries
         aux_cache = self.aux_cache.extend(self.max_tokens, hidden)
         scatter(aux_cache, queries.batch_index, queries.positions, hidden[0])
         following.activate(survivors, [sequence.num_tokens for sequence in self.sequences])
 
     def _revive(self, following: LayerGroup) -> Tensor:
-        """Return the hidden states of active tokens without a KV entry in the next group, from the Aux Cache.
+        """Read the hidden states of active tokens without a KV entry in the next group from the Aux Cache.
 
-        In prefill they are all its active tokens. Later they are the new ones, and revived ones: tokens that were
-        pruned here in all earlier steps, computed now at their own positions. Returns (1, n, hidden).
+        In prefill these are all survivors. Later they are the new tokens that survive, and revived ones: tokens that
+        were pruned here in all earlier steps, computed now at their own positions. Returns (1, n, hidden).
         """
         queries = following.queries
         return gather(self.aux_cache.data, queries.batch_index, queries.positions)[None]
@@ -237,7 +238,7 @@ class Engine:
         if window is None and size is not None and num_tokens > size:
             wrong = f"the cache of layer {layer} drops all but {size} positions, which is not in the layer's mask"
             raise LazyLLMError(f"{wrong}: this architecture is supported up to {size} tokens of prompt and answer")
-        # A ranking may also observe windowed layers before the stage's own. If all layers see a window, any may rank.
+        # A ranking may observe windowed layers before the stage's own. If all layers are windowed, stages may use any.
         ranks = layer == self.group.layers[-1] and layer in self._observed_layers and any(s.ranks for s in self.live)
         if window is not None and num_tokens > window.size and ranks and (full := rankable(self.setup.windows)):
             wrong = f"layer {layer} sees only a window of {window.size} of the {num_tokens} tokens"

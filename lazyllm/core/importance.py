@@ -1,4 +1,4 @@
-"""Attention probabilities, from which importance is computed (paper, Eq. 1), and the most important tokens."""
+"""Attention probabilities, which rankings average to importance (paper, Eq. 1), and the most important tokens."""
 
 from typing import NamedTuple
 

@@ -74,8 +74,8 @@ class LayerGroup:
     """The layers between two stages, their keys and values, and the tokens cached, active and computed in them.
 
     All layers of a group see the same tokens, and a token's key and value have the same slot in all of them. New slots
-    follow the used ones. A step that ranks masks the slots of inactive tokens. The next one without ranking first moves
-    active tokens to the last slots, so that attention reads one slice. The first group computes every token when it
+    follow the used ones. Steps with ranking mask the slots of inactive tokens. A step without it first moves active
+    tokens to the last slots, so that attention reads one slice. The first group computes every token when it
     first appears: there, slot = position. Lists have one entry for each sequence of the batch.
 
     With several devices, keys and values are on their layer's device, and the index tensors on that of the layer that
@@ -84,7 +84,7 @@ class LayerGroup:
     Args:
         index: 0 for the first group.
         layers: the decoder layers of the group.
-        ranking_layers: those that may rank: the last one, and earlier ones that see more than a window.
+        ranking_layers: those that a ranking may use: the last one, and earlier ones with full attention.
         stage: the stage that ends the group; None for the last group.
         batch_size: number of sequences.
         moves: whether steps without ranking may follow steps with it, so that active keys are worth moving.
@@ -106,10 +106,10 @@ class LayerGroup:
         self.num_cached = [0] * batch_size  # slots in use, which is tokens with keys and values here
         self.end = 0  # the largest of them
         self.device: torch.device | None = None  # where the index tensors are
-        # After the last stage that ranked: sorted active positions, int64 (n,), and the number of tokens at that time.
-        # All later tokens are active.
-        self._ranked: list[Tensor | None] = [None] * batch_size
-        self._ranked_tokens = [0] * batch_size
+        # The survivors of the last ranking, sorted, int64 (n,), and how many tokens the sequence had then. Tokens that
+        # came after it are active.
+        self._kept: list[Tensor | None] = [None] * batch_size
+        self._kept_tokens = [0] * batch_size
         # State of the current step:
         self.num_active: list[int] = []  # tokens in the active set
         self.active_mask: Tensor | None = None  # which slots from `first_key` on are active, bool (batch, n); None: all
@@ -118,7 +118,7 @@ class LayerGroup:
         self.queries: Tokens  # tokens computed
         self.num_queries = 0  # number of tokens computed
         self._query_slots: Tensor  # their slots, int64 (num_queries,)
-        self._new_slots: tuple[int, int] | None = None  # the first of these, and how many, if the same in each sequence
+        self._new_slots: tuple[int, int] | None = None  # the first of these and their number, if alike in all sequences
         # Sequence, old slot and new slot of each key to move before the next step without ranking.
         self._pending: tuple[Tensor | None, Tensor, Tensor] | None = None
 
@@ -135,7 +135,7 @@ class LayerGroup:
             survivors: sorted positions of each sequence, int64 (n,).
             num_tokens: tokens so far of each sequence.
         """
-        self._ranked, self._ranked_tokens = survivors, num_tokens
+        self._kept, self._kept_tokens = survivors, num_tokens
         self.num_active = [len(positions) for positions in survivors]
         packed = survivors[0] if len(survivors) == 1 else torch.cat(survivors)
         active = Tokens.pack(packed, self.num_active)
@@ -208,8 +208,8 @@ class LayerGroup:
 
     def active_positions(self, index: int, num_tokens: int) -> Tensor:
         """Return the sorted active positions of a sequence of `num_tokens`, int64 (n,)."""
-        newer = torch.arange(self._ranked_tokens[index], num_tokens, device=self.device)
-        ranked = self._ranked[index]
+        newer = torch.arange(self._kept_tokens[index], num_tokens, device=self.device)
+        ranked = self._kept[index]
         return newer if ranked is None else torch.cat([ranked, newer])
 
     def uncomputed(self, index: int, num_tokens: int) -> Tensor:
@@ -227,7 +227,7 @@ class LayerGroup:
         for name in ("queries", "_query_slots", "active_mask"):
             if (part := getattr(self, name, None)) is not None:
                 setattr(self, name, part.to(device))
-        self._ranked = [None if positions is None else positions.to(device) for positions in self._ranked]
+        self._kept = [None if positions is None else positions.to(device) for positions in self._kept]
 
     def _append(self, tokens: Tokens) -> None:
         """Compute these tokens in this step, in the next free slots."""
@@ -251,7 +251,7 @@ class LayerGroup:
         Read their number from the device, once for all sequences. In prefill no token has an entry.
 
         Returns:
-            the tokens, and slots of the active keys that will not be among the last of their sequence, int64 (n,),
+            the tokens, and slots of active keys that lie before the last `num_active` of a sequence, int64 (n,),
             sequence by sequence; None in prefill, or if keys are not moved.
         """
         if not any(self.num_cached):

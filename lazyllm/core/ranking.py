@@ -27,8 +27,8 @@ class Ranking(ABC):
             tokens are kept; then layers may carry a state from token to token, as those of hybrid models do.
         every: rank only in every `every`-th decoding step. In the others, where `sequence.ranks` is False, the active
             set is the previous one plus the newest token; `observe` is still called.
-        checked: whether the engine checks what `survivors` returns at every stage, and adds the protected tokens, which
-            reads the device. Subclasses are checked unless declared as `class Mine(Ranking, checked=False)`; then
+        checked: whether the engine checks the result of `survivors` and adds the protected tokens; this waits for the
+            device. Subclasses are checked unless declared as `class Mine(Ranking, checked=False)`; then
             `survivors` must include the protected tokens, as the default does.
         parallel: whether it ranks alike in all processes of a tensor-parallel model, using `over_processes`. Declare
             it as `class Mine(Ranking, parallel=True)`.

@@ -142,7 +142,7 @@ class Sequence:
         return self.num_computed_tokens == 0
 
     def begin_step(self, num_new_tokens: int, is_prompt: bool, every: int | None) -> None:
-        """Start a step of `num_new_tokens`, 0 or more, which are part of the prompt if it is not complete.
+        """Start a step of `num_new_tokens`, 0 or more; with `is_prompt` they extend a prompt without an answer yet.
 
         Stages rank in every step of several new tokens, and after it in every `every`-th step of one new token. With
         `every=None` they rank in prefill only; in short prompts never.

@@ -39,8 +39,8 @@ class Session:
             "23%:0.54,50%:0.54", or pairs such as [(10, 0.7), (20, 0.5)]; "" prunes nothing.
         ranking: ranks the tokens: `lazyllm.AttentionRanking()` by default, the paper's Eq. 1; `lazyllm.plus()`;
             `lazyllm.StaticRanking()`; or an instance of a subclass of `lazyllm.Ranking`.
-        min_tokens: a prompt of fewer tokens is not pruned, nor a conversation that begins with it; if prompts come in
-            chunks, the longest of them counts, padding included.
+        min_tokens: a prompt of fewer tokens is not pruned, nor a conversation that begins with it; for prompts in
+            chunks, the padded length of the longest prompt decides.
         protect: a function of each prompt's ids, int64 (tokens,), padding included, that returns which tokens are kept
             at every stage: a mask, bool (tokens,), or spans such as [(0, 40)]. They count toward what a stage keeps;
             if they are more, all of them are kept, see `stats.exceeded`. See `lazyllm.template_tokens`.

@@ -17,7 +17,7 @@ _TOKEN_DIM["original_hidden_states"] = -2  # Zamba's embeddings, which each of i
 class LayerArguments:
     """Select the rotary tables and position ids of the tokens that each layer computes.
 
-    The model makes these only for its input. They are kept here as they were when each token first appeared.
+    The model makes these only for a pass's new tokens; those of all tokens so far are kept here.
     """
 
     def __init__(self, batch_size: int) -> None:
@@ -26,7 +26,7 @@ class LayerArguments:
         # the position, and without a stage it is not needed.
         self._arrival = GrowingTensor(1, batch_size) if batch_size > 1 else None
         self._tables: dict[tuple[str, int], _PerTokenTable] = {}  # by argument and layer
-        self._making: set[int] = set()  # layers whose tables are their own; other layers share them
+        self._making: set[int] = set()  # layers that were the first to pass a table; later ones share it
 
     def begin_step(self, groups: list[LayerGroup]) -> None:
         """Note the order in which the new tokens of a pass arrive."""

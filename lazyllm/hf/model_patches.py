@@ -88,12 +88,12 @@ class RopeDeltas:
 class _GenerateCall:
     """The settings and state of a call of `generate`; passes that `generate` itself prepares are the call's own."""
 
-    chunked_tokens: int  # how many tokens of its prompts, padding included, come in chunks
+    chunked_tokens: int  # padded length of prompts that come in chunks, else 0
     schedule: PruningSchedule | None  # its own
     protect: Any  # its own, or the session's; see `read_protected`
     protected: torch.Tensor | None  # which tokens of its prompts are protected, bool (batch, tokens), on the CPU
     is_prepared: bool = False  # whether `generate` has prepared the inputs of its next pass
-    # Whether hidden tokens count in no position, as in transformers' own models, also those without position_ids.
+    # Whether positions skip hidden tokens, as in transformers' own models, also those without position_ids.
     skips_hidden: bool = False  # see `BatchPacker.pack`
     engine: HFEngine | None = None  # that of its last pass
     criteria: "_RecordingCriteria | None" = None

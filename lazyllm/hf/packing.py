@@ -44,7 +44,7 @@ class BatchPacker:
             arguments: by name.
             num_computed_tokens: of each sequence.
             has_ended: which sequences have ended, so that their new tokens are padding; empty means none.
-            skips_hidden: whether tokens that the mask hides count in no position, even without position_ids.
+            skips_hidden: whether positions skip tokens that the mask hides, even without position_ids.
             more_chunks: whether more chunks of the prompts follow, so that this one may be all padding.
 
         Returns:
