@@ -142,24 +142,36 @@ def test_answers_come_first_and_times_do_not_answer_again(run, tmp_path, monkeyp
     assert "nothing to do" in run(*LAZY, *QUICK, "timing.per_dataset=2")[1]
 
 
-def test_a_run_stopped_while_it_times_has_its_answers_and_continues(run, lazybench, tmp_path, monkeypatch):
-    left = [4]  # trials; a record has three
+@pytest.fixture
+def interrupted(monkeypatch):
+    """Interrupt the n-th trial of a block, as Ctrl-C does."""
 
-    def interrupted(*words):
-        left[0] -= 1
-        if left[0] == 0:
-            raise KeyboardInterrupt
-        return trial(*words)
+    @contextmanager
+    def call(number):
+        left = [number]
 
-    monkeypatch.setattr(timing, "trial", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+        def counted(*words):
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+            return trial(*words)
+
+        monkeypatch.setattr(timing, "trial", counted)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+        monkeypatch.setattr(timing, "trial", trial)
+
+    return call
+
+
+def test_a_run_stopped_while_it_times_has_its_answers_and_continues(run, lazybench, tmp_path, interrupted):
+    with interrupted(4):  # a record has three trials
         run(*LAZY, *QUICK)
     (folder,) = folders(tmp_path / "runs")
     assert len(rows(folder)) == 3
     assert json.loads((folder / "scores.json").read_text())["datasets"]["2wikimqa"]["records"] == 3
     assert len(read_rows(folder, "times.jsonl")) == 1
     assert "1 of 3 records timed" in lazybench("status", f"runs={tmp_path / 'runs'}")[1]
-    monkeypatch.setattr(timing, "trial", trial)
     assert run(*LAZY, *QUICK)[0] == 0
     assert len((folder / "times.jsonl").read_text().splitlines()) == 3
 
@@ -203,23 +215,13 @@ def test_all_runs_of_a_model_are_timed_side_by_side(timed, tmp_path, monkeypatch
     assert len(timing_runs(tmp_path)) == 2
 
 
-def test_a_stopped_timing_run_continues(timed, tmp_path, monkeypatch):
+def test_a_stopped_timing_run_continues(timed, tmp_path, interrupted):
     call, _ = timed
-    left = [9]
-
-    def interrupted(*words):
-        left[0] -= 1
-        if left[0] == 0:
-            raise KeyboardInterrupt
-        return trial(*words)
-
-    monkeypatch.setattr(timing, "trial", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted(9):
         call("records=3")
     (folder,) = timing_runs(tmp_path)
     first = (folder / "times.jsonl").read_text()
     assert first.count("\n") == 1
-    monkeypatch.setattr(timing, "trial", trial)
     assert call("records=3")[0] == 0
     assert (folder / "times.jsonl").read_text().startswith(first)
     assert len(read_rows(folder, "times.jsonl")) == 3
