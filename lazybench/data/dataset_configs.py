@@ -11,7 +11,7 @@ from typing import Any
 from lazybench import metrics
 from lazybench.data.longbench_e import LENGTHS
 from lazybench.errors import LazyBenchError, prefix_errors, suggest
-from lazybench.rules import COUNT, FLAG, NAME, Rule, check, check_settings, one_of, setting
+from lazybench.rules import COUNT, FLAG, NAME, Rule, check, check_settings, setting
 
 ALL = "all"
 CHINESE = "chinese"  # the task of LongBench's five Chinese datasets
@@ -51,10 +51,6 @@ class DatasetConfig:
     chat: bool = setting(True, FLAG)  # whether a chat model's wrapper goes around the prompt
     first_line: bool = setting(False, FLAG)  # whether only the first line of a prediction is scored
     stop_at_newline: bool = setting(False, FLAG)  # whether generation also ends at a newline
-    # The part of a prompt that the answer continues, as completions of code do, and that methods never shorten:
-    # `context`; or `last_file`, the input or, if that is empty, the last file in the context
-    # (`prompts.continued_start`). None for answers to a question.
-    continues: str | None = setting(None, one_of(("context", "last_file")))
     truncate: bool = setting(True, FLAG)  # whether a prompt longer than the model's limit loses its middle
     # Groups of its records that have scores of their own, too: of `longbench_e.LENGTHS`, which a config can write as
     # `by_length: true`, or of those that its records name (`Record.groups`).

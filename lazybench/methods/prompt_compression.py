@@ -22,7 +22,7 @@ from lazybench.methods.base import Shortening
 from lazybench.methods.shared import second_models
 from lazybench.model.decoding import CACHE, Decoder, max_positions
 from lazybench.model.loading import load_model, load_tokenizer
-from lazybench.model.prompts import Prompt, continued_start, shortenable
+from lazybench.model.prompts import Prompt, context_spans
 from lazybench.rules import COUNT_OR_NULL, FLAG, MODEL, RATIO, one_of, setting
 
 Spans = list[tuple[int, int]]
@@ -47,9 +47,6 @@ class PromptCompression(Shortening):
     With `scope=prompt` the prompt is filled in and truncated, and the context in it is compressed in place. With
     `scope=record` the whole context is compressed, and the prompt is then built and truncated: more of a long context
     reaches the model, at several times the cost. The two have different names.
-
-    The code that a completion continues is kept whole: in `lcc` all of the context, in `repobench-p` the last file,
-    `input` or the end of the context. A dataset of the user's states it as the setting `continues`.
 
     All steps are timed: locating the context, scoring, building and tokenising the new prompt. `prompt_computed` is the
     tokens of the new prompt over those of the original, at most 1. The scorer's passes count only in the times, even
@@ -90,12 +87,12 @@ class PromptCompression(Shortening):
         scorer = self._scorer or Scorer(decode.model, prompt.builder.tokenizer, self.window_tokens)
         if self.scope == "prompt":
             text = prompt.text
-            for start, end in reversed(shortenable(prompt)):  # the last first, so that earlier spans stay valid
+            for start, end in reversed(context_spans(prompt)):  # the last first, so that earlier spans stay valid
                 text = text[:start] + self._compress_context(text[start:end], scorer) + text[end:]
             compressed = prompt if text == prompt.text else prompt.with_text(text)
         else:
-            context, end = prompt.record.context, continued_start(prompt.record, prompt.builder.dataset_config)
-            shortened = self._compress_context(context[:end], scorer) + context[end:]
+            context = prompt.record.context
+            shortened = self._compress_context(context, scorer)
             compressed = prompt if shortened == context else prompt.with_context(shortened)
         return compressed.ids, min(1.0, compressed.ids.shape[1] / prompt.ids.shape[1])
 

@@ -14,11 +14,6 @@ from lazybench.config import ModelConfig
 from lazybench.data import DatasetConfig, Record
 from lazybench.errors import RecordFailure, first_line, prefix_errors
 
-# RepoBench's files are Python or Java, each under its path. The last one is to be completed; in LongBench's records it
-# has no path, and begins with imports.
-_PATH = r"^[\w./@+-]*\w\.(?:py|java)\r?$"
-_FILE = re.compile(_PATH, re.MULTILINE)
-_BEGINNING = re.compile(rf"(?:{_PATH}\n)?^(?:package|import|from)\b", re.MULTILINE)
 # Tags that open and close a thought in prompts of reasoning models: <think>, <seed:think>, [THINK].
 _THOUGHT = re.compile(r"[<\[](/?)(?:\w+:)?think(?:ing)?[>\]]", re.IGNORECASE)
 # Chat templates write this date, Llama's default, as today's: a prompt must not change from day to day. The macro, put
@@ -134,31 +129,6 @@ def build_all(
     return prompts
 
 
-def continued_start(record: Record, config: DatasetConfig) -> int:
-    """Return the index in the context, in characters, of the part that the answer continues.
-
-    The last file of a context begins with the first import after the last path, or with that path if it is right above.
-    Without an import it begins at the last path, without a path at 0. The line break before it belongs to it.
-    """
-    if config.continues is None or (config.continues == "last_file" and record.input.strip()):
-        return len(record.context)
-    paths = list(_FILE.finditer(record.context))
-    if config.continues == "context" or not paths:
-        return 0
-    beginning = _BEGINNING.search(record.context, paths[-1].start())
-    return max(0, (beginning or paths[-1]).start() - len("\n"))
-
-
-def shortenable(prompt: Prompt) -> list[tuple[int, int]]:
-    """Return the spans of `prompt.text` that may be shortened: the context, up to the part that the answer continues.
-
-    Returns:
-        starts and ends in order, one pair for each `{context}` of the dataset's prompt that is not cut out whole. No
-        question or instruction is inside.
-    """
-    return _context_spans(prompt, continued_start(prompt.record, prompt.builder.dataset_config))
-
-
 def template_tokens(prompt: Prompt) -> torch.Tensor:
     """Return a mask, bool (tokens,) on the CPU, of the prompt's tokens that are not wholly the record's context."""
     builder, is_context = prompt.builder, torch.zeros(prompt.ids.shape[1], dtype=torch.bool)
@@ -168,19 +138,24 @@ def template_tokens(prompt: Prompt) -> torch.Tensor:
     begin = builder.has_two_bos(wrapped, encoding.input_ids)
     # `speed` uses only the first ids of a prompt.
     first, last = torch.tensor(encoding.offset_mapping)[begin : begin + len(is_context)].T
-    for start, end in _context_spans(prompt, len(prompt.record.context)):
+    for start, end in context_spans(prompt):
         is_context |= (first >= start + shift) & (last <= end + shift) & (first < last)
     return ~is_context
 
 
-def _context_spans(prompt: Prompt, length: int) -> list[tuple[int, int]]:
-    """Return the spans of `prompt.text` with the first `length` characters of the context that were not cut out."""
+def context_spans(prompt: Prompt) -> list[tuple[int, int]]:
+    """Return the spans of `prompt.text` that are the record's context, without what truncation cut out.
+
+    Returns:
+        starts and ends in order, one pair for each `{context}` of the dataset's prompt that is not cut out whole. No
+        question or instruction is inside.
+    """
     config, record = prompt.builder.dataset_config, prompt.record
     filled, spans = "", []
     for words, field, _, _ in Formatter().parse(config.prompt):
         filled += words
         if field == "context":
-            spans.append((len(filled), len(filled) + length))
+            spans.append((len(filled), len(filled) + len(record.context)))
         filled += "" if field is None else getattr(record, field)
     spans = [(_after_cut(prompt, filled, start), _after_cut(prompt, filled, end)) for start, end in spans]
     return [(start, end) for start, end in spans if start < end]

@@ -88,7 +88,6 @@ def test_a_dataset_like_one_of_longbenchs_has_its_config():
         ("mine", {**MINE, "task": "lcc"}, "task"),
         ("mine", {"like": "hotpot"}, "did you mean 'hotpotqa'?"),
         ("mine", {**MINE, "chat": "no"}, "chat"),
-        ("mine", {**MINE, "continues": "file"}, "continues"),
         ("mine", {**MINE, "prompt": "no field"}, "prompt"),
         ("mine", {**MINE, "prompt": "{question}"}, "prompt"),
         ("mine", {**MINE, "prompt": "{input} {"}, "prompt"),

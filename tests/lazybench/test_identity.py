@@ -100,7 +100,7 @@ model: {revision: null, dtype: auto, attention: sdpa, device: auto, chat: null, 
   trust_remote_code: false, tokenizer: {}, shape: {}, outline: {}}
 data: {root: null, limit: null, half: null, seed: 0, tokens: 2048, load: {}, label: null, datasets: {}}
 dataset: {task: null, language: en, records: null, chat: true, first_line: false, stop_at_newline: false,
-  continues: null, truncate: true, groups: []}
+  truncate: true, groups: []}
 Baseline: {repeats: 1}
 RandomDrop: {repeats: 5, keep: 0.5}
 StaticPruning: {repeats: 1, layer: 16%, keep: 0.5}

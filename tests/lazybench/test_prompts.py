@@ -17,7 +17,7 @@ from lazybench.data import sample
 from lazybench.data.dataset_configs import DatasetConfig, load_dataset_configs
 from lazybench.data.record import Record
 from lazybench.model.decoding import Decoder, question_of
-from lazybench.model.prompts import Prompt, PromptBuilder, continued_start, shortenable
+from lazybench.model.prompts import Prompt, PromptBuilder, context_spans
 
 CONFIGS = load_dataset_configs()
 LLAMA_2 = "[INST]{prompt}[/INST]"
@@ -85,8 +85,8 @@ def llama_like_tokenizer() -> PreTrainedTokenizerFast:
 TOKENIZERS = {"bytes": byte_tokenizer, "llama": llama_like_tokenizer}
 
 
-def build(tokenizer, prompt: str, record: Record, limit: int, continues: str | None = None) -> Prompt:
-    dataset = DatasetConfig("mine", prompt, max_new_tokens=8, metric="qa_f1", chat=False, continues=continues)
+def build(tokenizer, prompt: str, record: Record, limit: int) -> Prompt:
+    dataset = DatasetConfig("mine", prompt, max_new_tokens=8, metric="qa_f1", chat=False)
     return PromptBuilder(tokenizer, ModelConfig(name="m", path="p", limit=limit, chat=None), dataset).build(record)
 
 
@@ -103,36 +103,10 @@ def record_of(context: str, question: str = "") -> Record:
 def test_exactly_the_context_wherever_the_cut_falls(kind, template, context, question, limit):
     tokenizer = TOKENIZERS[kind]()
     prompt = build(tokenizer, template, record_of(context, question), limit)
-    inside = [index for start, end in shortenable(prompt) for index in range(start, end)]
+    inside = [index for start, end in context_spans(prompt) for index in range(start, end)]
     # What is left of a character that was cut in two is the context's, or nobody's.
     assert {prompt.text[index] for index in inside} <= {*context, "\ufffd"}
     assert not {sign for index, sign in enumerate(prompt.text) if index not in inside} & {*context}
-
-
-TILL = "app/till.py\nclass Till:\n    pass.\n"
-OTHERS = "app/shop.py\nimport os\nclass Shop:\n    pass\n" + TILL
-FILE = "from app import shop\nimport app.till\n\ndef pay(shop):\n"
-
-
-@pytest.mark.parametrize(
-    ("context", "question", "continued"),
-    [
-        (OTHERS + FILE, "", "\n" + FILE),  # LongBench's own records: no path above the last file
-        (f"{OTHERS}app/pay.py\n{FILE}", "", f"\napp/pay.py\n{FILE}"),
-        (OTHERS, FILE, ""),  # the file to complete is the question
-        (f"{OTHERS}def pay(shop):\n", "", f"\n{TILL}def pay(shop):\n"),
-        (OTHERS.replace("\n", "\r\n") + FILE, "", "\n" + FILE),
-        ("Shop.java\nclass Shop {}\npackage app;\nimport java.util;\n", "", "\npackage app;\nimport java.util;\n"),
-        ("class Shop:\n    pass\n", "", "class Shop:\n    pass\n"),
-        ("", "", ""),
-    ],
-)  # fmt: skip
-def test_the_answer_continues_the_last_file(context, question, continued):
-    record = record_of(context, question)
-    end = continued_start(record, CONFIGS["repobench-p"])
-    assert context[end:] == continued
-    assert continued_start(record, CONFIGS["lcc"]) == 0
-    assert continued_start(record, CONFIGS["hotpotqa"]) == len(context)
 
 
 def test_the_chat_template_gets_the_models_arguments():
