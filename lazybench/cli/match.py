@@ -16,12 +16,12 @@ from lazybench.errors import LazyBenchError
 from lazybench.identity import code_digests, hashed
 from lazybench.matching.match import Matcher, split_halves
 from lazybench.methods import Method, build_method
+from lazybench.methods.matched import Matched
 from lazybench.methods.shared import second_models
 from lazybench.model import environment
 from lazybench.model.decoding import check_limit
 from lazybench.model.loading import load_model
 from lazybench.model.prompts import build_all
-from lazybench.run.prepare import method_for
 from lazybench.run.resources import Resources
 from lazybench.store.locks import Busy, Lock
 from lazybench.store.writing import replace, writing
@@ -51,22 +51,24 @@ def main(config: MatchConfig) -> Path:
     with closing(lock):
         if not lock.acquire():
             raise Busy(f"another process matches {name} in {folder}")
-        cache_key, model = _cache_key(config, method, resources, machine), load_model(config.model)
+        cache_key = _cache_key(config, method, resources, machine)
+        model = load_model(config.model) if config.tune else resources.skeleton(config.model)  # to count operations
         matcher = Matcher(config, method, name, model, halves, prompts, cache_key)
         print(f"weights: {machine['weights_format']}")
         print(f"records: {data_label(config.data)}; {matcher.describe_prompts()}")
-        for speedup, text, message in matcher.match():
-            stem = f"{name}_{speedup:g}x"
+        for stem, text, message in matcher.match():
             replace(folder / "method" / f"{stem}.yaml", text)
-            print(f"{speedup:g}x: {message}\n  {_run_command(folder, stem, config.task)}")
+            print(f"{stem}: {message}\n  {_run_command(folder, stem, config.task)}")
     return folder
 
 
 def check(config: MatchConfig, resources: Resources) -> Method:
     """Return the method to match; `LazyBenchError` if it has no share to prune, or the model's config rules it out."""
-    build_method(config.method).pruning(0.5)  # raises if no setting controls how much is pruned
-    method, skeleton = method_for(config.method, config.model, resources), resources.skeleton(config.model)
-    method.layer_tokens(skeleton, config.model.limit)  # raises if the computed tokens are not known
+    method, skeleton = build_method(config.method), resources.skeleton(config.model)
+    for each in method.methods if isinstance(method, Matched) else [method]:
+        each.pruning(0.5)  # raises if no setting controls how much is pruned
+        each.check(skeleton)
+        each.layer_tokens(skeleton, config.model.limit)  # raises if the computed tokens are not known
     check_limit(config.model, config.answer_tokens, skeleton)
     for trial in method.trials() if config.tune else ():
         trial.check(skeleton)
@@ -85,6 +87,7 @@ def _cache_key(config: MatchConfig, method: Method, resources: Resources, machin
 def _run_command(folder: Path, name: str, task: str) -> str:
     """Return the command that runs a method in `folder` on the model and data of this command."""
     job = HydraConfig.get()
-    folders = [f"--config-dir={path}" for path in (folder, *own_folders(job))]
+    others = (path for path in own_folders(job) if Path(path).resolve() != folder.resolve())
+    folders = [f"--config-dir={path}" for path in (folder, *others)]
     words = [word for word in job.overrides.task if re.match(r"\+*(model|data)[.=]", word)]
     return f"python -m lazybench run {shlex.join([*folders, f'method={name}', f'task={task}', *words])}"

@@ -47,8 +47,10 @@ class Matcher:
     cache_key: Mapping[str, Any]  # everything besides the method and the record that a measured value depends on
     _expected: dict[Key, tuple[list[int], Tensor]] = field(default_factory=dict)  # tokens and logits, unmodified
 
-    def match(self) -> Iterator[tuple[float, str, str]]:
-        """Yield each speedup, the smallest first, with the method for it as YAML, and a message.
+    def match(self) -> Iterator[tuple[str, str, str]]:
+        """Yield for each speedup, the smallest first, the name of the method's file, its YAML, and a message.
+
+        A method that is matched already keeps its speedup and its name.
 
         Raises:
             SpeedupOutOfReach: the method does not reach the smallest speedup; at a larger one it ends with a warning.
@@ -57,7 +59,11 @@ class Matcher:
         match = self._tune if self.config.tune else self._by_operations
         words = [re.sub(r"^([\w.-]+)=/.*/", r"\1=", word) for word in sys.argv[1:]]  # without this machine's folders
         command = shlex.join(["python", "-m", "lazybench", "match", *words])
-        for index, speedup in enumerate(sorted(set(self.config.speedups))):
+        if isinstance(self.method, Matched):
+            wanted = {float(self.method.speedup.removesuffix("x")): self.name}
+        else:
+            wanted = {speedup: f"{self.name}_{speedup:g}x" for speedup in sorted(set(self.config.speedups))}
+        for index, (speedup, name) in enumerate(wanted.items()):
             try:
                 method, note, message = match(speedup)
             except SpeedupOutOfReach as error:
@@ -65,7 +71,7 @@ class Matcher:
                     raise
                 print(f"warning: method {self.name}: {error}", file=sys.stderr)
                 break  # larger ones are out of reach, too
-            yield speedup, f"{note}# {command}\n{OmegaConf.to_yaml(settings_of(method))}", message
+            yield name, f"{note}# {command}\n{OmegaConf.to_yaml(settings_of(method))}", message
 
     def describe_prompts(self) -> str:
         """Return the number of prompts and their lengths in tokens."""
@@ -74,26 +80,37 @@ class Matcher:
 
     def _by_operations(self, speedup: float) -> tuple[Matched, str, str]:
         """Return the method that reaches the speedup, a comment for its file, and a message."""
-        trial = self._find(self.method, speedup)
-        method = self.method.pruning(trial.share)
-        note = f"# speedup by operations {trial.speedup:.3f}: {self.describe_prompts()}, {self.config.model.name}\n"
-        message = f"{trial.speedup:.2f}x with {setting_of(method.name, asdict(method))}"
-        if trial.error(speedup) > self.config.tolerance:
-            message += "\n  no setting comes closer, as a layer's tokens are whole numbers"
-        fold = {"method": method, "records": []}  # it may run on all: the choice depended only on their lengths
-        return self._matched(speedup, [fold], records=len(self.prompts)), note, message
+        reached, messages = [], []
 
-    def _matched(self, speedup: float, folds: list[dict[str, Any]], **found: Any) -> Matched:
-        """Return the method with settings for a speedup, and where they come from."""
+        def matched(method: Method) -> Method:
+            trial = self._find(method, speedup)
+            method = method.pruning(trial.share)
+            reached.append(f"{trial.speedup:.3f}")
+            messages.append(f"{trial.speedup:.2f}x with {setting_of(method.name, asdict(method))}")
+            if trial.error(speedup) > self.config.tolerance:
+                messages.append("  no setting comes closer, as a layer's tokens are whole numbers")
+            return method
+
+        source = self._source() | {"records": len(self.prompts)}
+        if isinstance(self.method, Matched):
+            method = self.method.again(matched, source)
+        else:  # it may run on all records: the choice depended only on their lengths
+            fold = {"method": matched(self.method), "records": []}
+            method = Matched(self.method.name, speedup=f"{speedup:g}x", folds=[fold], found=source)
+        prompts = f"{self.describe_prompts()}, {self.config.model.name}"
+        note = f"# speedup by operations {' and '.join(dict.fromkeys(reached))}: {prompts}\n"
+        return method, note, "\n".join(dict.fromkeys(messages))
+
+    def _source(self) -> dict[str, Any]:
+        """Describe the model and the prompts that settings are found for."""
         config = self.config
-        source = {
+        return {
             "model": config.model.name,
             "layers": self.model.config.get_text_config().num_hidden_layers,
             "data": data_label(config.data),
             "task": config.task,
             "limit": config.model.limit,
         }
-        return Matched(self.method.name, speedup=f"{speedup:g}x", folds=folds, found=source | found)
 
     def _find(self, method: Method, speedup: float) -> Trial:
         """Find how much a method prunes for a speedup of prefill by operations, summed over the prompts."""
@@ -118,7 +135,7 @@ class Matcher:
         held_out_kl = math.exp(fmean(log_kls))
         text = pd.concat(tables).to_csv(index=False, float_format="%.5g", lineterminator="\n")
         replace(Path(config.output) / f"{self.name}_{speedup:g}x.csv", text)
-        found = {
+        found = self._source() | {
             "answer_tokens": config.answer_tokens,
             "records": [*map(len, records.values())],
             "tried": len(trials),
@@ -130,7 +147,7 @@ class Matcher:
         ]
         settings = " and ".join(setting_of(method.name, asdict(method)) for method in chosen.values())
         message = f"{settings}; geometric mean of KL on the other half's records {held_out_kl:.3f}"
-        return self._matched(speedup, folds, **found), "", message
+        return Matched(self.method.name, speedup=f"{speedup:g}x", folds=folds, found=found), "", message
 
     def _trials(self, speedup: float) -> list[Method]:
         """Return the trials of the method, each pruning as much as gives the speedup by its operations."""

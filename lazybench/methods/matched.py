@@ -1,8 +1,8 @@
 """A method with settings that `lazybench match` chose, with `tune=true` on one half of the records for the other."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -34,9 +34,14 @@ class Matched(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._methods = [fold["method"] for fold in self.folds]
+        self.methods = [fold["method"] for fold in self.folds]
         self.folds = [fold | {"method": settings_of(fold["method"])} for fold in self.folds]
-        self.repeats, self.label = self._methods[0].repeats, self._methods[0].label
+        self.repeats, self.label = self.methods[0].repeats, self.methods[0].label
+
+    def again(self, match: Callable[[Method], Method], found: dict[str, Any]) -> "Matched":
+        """Return it with each of its methods matched again; `found` describes how, beside how they were chosen."""
+        folds = [fold | {"method": match(method)} for fold, method in zip(self.folds, self.methods, strict=True)]
+        return replace(self, folds=folds, found=found | {"chosen": self.found.get("chosen", self.found)})
 
     def matched_on(self, records: Iterable[Record]) -> int:
         """Return the number of `records` that have no settings chosen on other records."""
@@ -44,14 +49,14 @@ class Matched(Method):
 
     @property
     def ttft_bound(self) -> float:
-        return self._methods[0].ttft_bound
+        return self.methods[0].ttft_bound
 
     def layer_tokens(self, model: PreTrainedModel, tokens: int) -> list[int]:
-        return self._methods[0].layer_tokens(model, tokens)
+        return self.methods[0].layer_tokens(model, tokens)
 
     @property
     def nothing_pruned(self) -> Method | None:
-        return self._methods[0].nothing_pruned
+        return self.methods[0].nothing_pruned
 
     def check(self, model: PreTrainedModel) -> None:
         layers = getattr(model.config.get_text_config(), "num_hidden_layers", None)
@@ -60,12 +65,12 @@ class Matched(Method):
                 f"method {self.name} was matched to {self.found.get('model')}, of {self.found['layers']} layers, "
                 f"and this model has {layers}: match it to this one, with lazybench match"
             )
-        for method in self._methods:
+        for method in self.methods:
             method.check(model)
 
     def prepare(self, model: PreTrainedModel) -> None:
         super().prepare(model)
-        for method in self._methods:
+        for method in self.methods:
             method.prepare(model)
 
     def session(self, prompts: Sequence[Prompt], decode: Decoder) -> AbstractContextManager[Any]:
@@ -76,6 +81,6 @@ class Matched(Method):
 
     def for_record(self, record: Record) -> Method:
         """Return the first method that was not chosen on the record; without one, the first."""
-        folds = zip(self._methods, self.folds, strict=True)
+        folds = zip(self.methods, self.folds, strict=True)
         held_out = (method for method, fold in folds if record.hash not in fold["records"])
-        return next(held_out, self._methods[0])
+        return next(held_out, self.methods[0])

@@ -12,6 +12,7 @@ import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from marks import slow
+from omegaconf import OmegaConf
 from peers import build
 from transformers import Gemma3Config, Gemma3ForCausalLM, Gemma3ForConditionalGeneration, Gemma3TextConfig
 
@@ -20,6 +21,8 @@ from lazybench.errors import LazyBenchError
 from lazybench.matching import match
 from lazybench.matching.speedups import computed_speedup, find
 from lazybench.methods import build_method
+from lazybench.methods.lazyllm import LazyLLM
+from lazybench.methods.matched import Matched, settings_of
 from lazybench.model.cost import operations
 from lazybench.store.locks import Lock
 from lazyllm import PruningSchedule
@@ -86,6 +89,29 @@ def test_a_matched_method_runs(call, lazybench, matches, tmp_path):
     code, out, err = lazybench(*run_words, "timing.per_dataset=0", f"output={tmp_path / 'runs'}")
     assert code == 0, err
     assert "method static_pruning" in out
+
+
+def test_a_matched_method_is_matched_again_to_another_model(call, matches, tmp_path):
+    (tmp_path / "own" / "method").mkdir(parents=True)
+    schedules, hashes = ("1:0.9", "0:0.9,1:0.9"), (["a"], ["b"])
+    folds = [
+        {"method": LazyLLM("lazyllm", schedule=schedule), "records": records}
+        for schedule, records in zip(schedules, hashes, strict=True)
+    ]
+    old = Matched("lazyllm", speedup="1.5x", folds=folds, found={"layers": 99, "tried": 12})
+    (tmp_path / "own" / "method" / "old.yaml").write_text(OmegaConf.to_yaml(settings_of(old)))
+    code, _, err = call("--config-dir", str(tmp_path / "own"), "method=old", "tolerance=0.005")
+    assert code == 0, err
+    text = (matches / "method" / "old.yaml").read_text()
+    assert all(abs(float(value) / 1.5 - 1) <= 0.005 for value in re.findall(r"1\.\d{3}", text.splitlines()[0]))
+    written = yaml.safe_load(text)
+    assert written["found"]["layers"] == 4
+    assert written["found"]["chosen"] == {"layers": 99, "tried": 12}
+    for fold, schedule, records in zip(written["folds"], schedules, hashes, strict=True):
+        assert fold["records"] == records
+        stages = [stage.split(":") for stage in fold["method"]["schedule"].split(",")]
+        assert [layer for layer, _ in stages] == re.findall(r"(\d):", schedule)
+        assert all(float(keep) < 0.9 for _, keep in stages)
 
 
 def test_a_speedup_out_of_reach_leaves_the_others(call, matches, tmp_path):

@@ -73,7 +73,7 @@ def test_the_papers_sweeps_compose_for_every_method(name):
     params = yaml.safe_load((CONF / "experiment" / f"{name}.yaml").read_text())["hydra"]["sweeper"]["params"]
     with initialize_config_dir(str(CONF), version_base="1.3"):
         for method in params.get("method", "lazyllm").split(","):
-            matched = f"hydra.searchpath=['file://{MATCHED}']"  # `table1_matched` has methods that `match` wrote
+            matched = f"hydra.searchpath=['file://{MATCHED}']"  # `study` has methods that `match` wrote
             settings = OmegaConf.to_object(compose("config", [matched, f"+experiment={name}", f"method={method}"]))
             assert settings.task == "all"
             assert method.rpartition("/")[2].startswith(build_method(settings.method).name)
