@@ -1,1 +1,1 @@
-"""Evaluate the records of runs: rows, averages with intervals, paired tests, labels."""
+"""Evaluate the records of runs: rows, averages with intervals, pairs of methods, labels."""

@@ -1,11 +1,11 @@
 """Measures and their averages over records, for tables, figures and the tables of `run` and `time`.
 
 A dataset's value is a mean over its records, or a ratio of two means. A task's value is the mean over its datasets, and
-the mean of the tasks is the mean over tasks. Failed records are never included. Speedups are of the records that were
-timed; other measures have no value if one of the datasets has no record with the measure's numbers.
+the mean of the tasks is the mean over tasks; divergences are averaged over all records together. Failed records are
+never included. Speedups are of the records that were timed; other measures have no value if one of the datasets has no
+record with the measure's numbers.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lazybench.analysis.intervals import Estimate, estimate, geometric_mean, rounded
+from lazybench.analysis.intervals import Estimate, bounded_mean, geometric_mean, mean_of_ratios, rounded, student_mean
 from lazybench.data.longbench_e import LENGTHS
 
 # The key of the mean of the tasks in a run's scores and in tables.
@@ -34,10 +34,8 @@ class Measure:
     digits: int = 2  # decimals in tables
     by_seed: str = ""  # column with one value per seed
     timed: bool = False  # whether it is computed from times
-    long_tailed: bool = False  # whether a few records may have most of the sum: there is no interval then
-    least: float = 0.0  # smallest possible value, in the unit of tables
-    most: float = math.inf  # largest possible value
-    geometric: bool = False  # the geometric mean of `top` over all records together
+    limits: tuple[float, float] | None = None  # the least and the largest possible value of a record, as in tables
+    pooled: Callable[[np.ndarray], Estimate] | None = None  # averages `top` over all records together
 
 
 def _equal_length_s(records: pd.DataFrame) -> pd.Series:
@@ -65,10 +63,12 @@ def group_measure(group: str) -> Measure:
     return replace(SCORE, key=f"score_in_{group}", title=group, top=partial(scores_in, group))
 
 
-_POINTS: dict[str, Any] = {"scale": 100, "most": 100}
+_POINTS: dict[str, Any] = {"scale": 100, "limits": (0, 100)}
 SCORE = Measure("score", "Score", "score", by_seed="score_by_seed", **_POINTS)
 UNMODIFIED_SCORE = Measure("unmodified_score", "Unmodified score", "unmodified_score", **_POINTS)
-SCORE_DIFFERENCE = Measure("score_difference", "Score less unmodified", _score_difference, least=-100, **_POINTS)
+SCORE_DIFFERENCE = Measure(
+    "score_difference", "Score less unmodified", _score_difference, scale=100, limits=(-100, 100)
+)
 TTFT = Measure("ttft_speedup", "First token (×)", "unmodified_ttft_s", "ttft_s", timed=True)
 ANSWER = Measure("answer_speedup", "Whole answer (×)", "unmodified_generation_s", _equal_length_s, timed=True)
 GENERATION = Measure("generation_speedup", "Generation (×)", "unmodified_generation_s", "generation_s", timed=True)
@@ -80,8 +80,8 @@ OVER_NOTHING_PRUNED = replace(
     top="nothing_pruned_ttft_s",
 )
 COMPUTED = Measure("prompt_computed", "Computed (%)", "prompt_computed", scale=100)
-KL = Measure("kl", "KL, mean (nats)", "kl", digits=4, long_tailed=True)
-GEOMETRIC_KL = replace(KL, key="geometric_kl", title="KL, geometric mean (nats)", geometric=True)
+KL = Measure("kl", "KL, mean (nats)", "kl", digits=4, pooled=lambda kls: Estimate(rounded(float(kls.mean()))))
+GEOMETRIC_KL = replace(KL, key="geometric_kl", title="KL, geometric mean (nats)", pooled=geometric_mean)
 TOKENS = Measure("identical_tokens", "Identical tokens (%)", "identical_tokens", digits=1, **_POINTS)
 ANSWERS = Measure("identical_answers", "Identical answers (%)", "identical_answer", digits=1, **_POINTS)
 
@@ -96,12 +96,12 @@ def average(records: pd.DataFrame, measure: Measure) -> Estimate:
 
     `records` are those that did not fail, with `task` and `records.COLUMNS`.
     """
-    top = _column(records, measure.top)
-    bottom = 1.0 if measure.bottom is None else _column(records, measure.bottom)
+    top = column_of(records, measure.top)
+    bottom = 1.0 if measure.bottom is None else column_of(records, measure.bottom)
     counted = records.assign(top=top, bottom=bottom).dropna(subset=["top", "bottom"])
     if counted.empty or not (measure.timed or set(counted["dataset"]) == set(records["dataset"])):
         return Estimate(records=len(counted))
-    result = geometric_mean(counted["top"].to_numpy(float)) if measure.geometric else _average(counted, measure)
+    result = measure.pooled(counted["top"].to_numpy(float)) if measure.pooled else _average(counted, measure)
     return replace(result, records=len(counted))
 
 
@@ -119,20 +119,16 @@ def prefill_variation(times: pd.DataFrame) -> float | None:
     return rounded(float(np.sqrt(((design @ solution - 1) ** 2).sum() / (len(tokens) - rank))))
 
 
-def _column(records: pd.DataFrame, column: Column) -> pd.Series:
+def column_of(records: pd.DataFrame, column: Column) -> pd.Series:
+    """Return or compute a measure's column."""
     return column(records) if callable(column) else records[column]
 
 
 def _average(counted: pd.DataFrame, measure: Measure) -> Estimate:
-    weights, limits = _weights(counted), (measure.least, measure.most)
-    top, bottom, datasets = measure.scale * counted["top"], counted["bottom"], counted["dataset"]
-    if datasets.is_unique:
-        # One record shows no spread: take the datasets of a task as one, which gives too wide an interval (collapsed
-        # strata, Cochran 1977, section 5A.12).
-        top, bottom, datasets = top / bottom, None, counted["task"]
-    result = estimate(top, bottom, datasets, weights, limits=limits)
-    if measure.long_tailed:
-        return Estimate(result.value)
+    weights, top = weights_of(counted), measure.scale * counted["top"]
+    if measure.bottom is not None:
+        return mean_of_ratios(top, counted["bottom"], counted["dataset"], weights)
+    result = bounded_mean(top, weights, measure.limits) if measure.limits else student_mean(top, weights)
     seeds = counted[measure.by_seed].str.split() if measure.by_seed else None
     if seeds is None or seeds.str.len().nunique() != 1 or len(seeds.iloc[0]) < 2:
         return result
@@ -140,7 +136,7 @@ def _average(counted: pd.DataFrame, measure: Measure) -> Estimate:
     return replace(result, seeds=tuple(map(rounded, values)))
 
 
-def _weights(records: pd.DataFrame) -> np.ndarray:
+def weights_of(records: pd.DataFrame) -> np.ndarray:
     """Return each record's weight in the mean over tasks of the means over their datasets; they sum to 1."""
     tasks, datasets = (pd.factorize(records[key].to_numpy(object))[0] for key in ("task", "dataset"))
     num_records, task_of = np.bincount(datasets), np.zeros(datasets.max() + 1, dtype=int)

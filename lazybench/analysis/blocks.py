@@ -42,9 +42,10 @@ class Row:
         return f"{self.title} {self.setting}".strip()
 
     @property
-    def is_matched(self) -> bool:
-        """Whether `lazybench match` chose its settings."""
-        return labels.is_matched(self.runs[0])
+    def target(self) -> str:
+        """The speedup for which `lazybench match` chose its settings, such as `2x`; empty if it did not."""
+        method = self.runs[0].settings["method"]
+        return method["speedup"] if "folds" in method else ""
 
     @cached_property
     def expected(self) -> dict[str, int]:
@@ -139,7 +140,7 @@ class Block:
             total = f"{len(row.records)} of {sum(row.expected.values())} records, without {', '.join(lacking)}"
             reasons = [total] * bool(lacking) + [f"{failed} failed"] * bool(failed)
             missing += [f"{row.name} ({'; '.join(reasons)})"] * bool(reasons)
-            settings += [f"{row.name if row.is_matched else row.title}: {row.hidden}"] * bool(row.hidden)
+            settings += [f"{row.name if row.target else row.title}: {row.hidden}"] * bool(row.hidden)
             favoured += [row.name] * any(run.settings.get("matched_on") for run in row.runs)
             rare |= row.datasets - shown if row.method != "baseline" else set()
         texts = {
@@ -215,14 +216,14 @@ def _rows(runs: Sequence[Run]) -> list[Row]:
         distinct = {run.digest: run for run in own}  # copies of a run count once
         rows.append(Row(method, title, setting, tuple(distinct.values()), _joined(f"{title} {setting}", own)))
     order = {name: position for position, name in enumerate(labels.METHODS)}
-    rows.sort(key=lambda row: (order.get(row.method, 9), row.method, row.is_matched, natural_order(row.setting)))
+    rows.sort(key=lambda row: (order.get(row.method, 9), row.method, row.target != "", natural_order(row.setting)))
     named = []
     for row in rows:
         others = [other for other in rows if other.method == row.method and other is not row]
         parts = row.setting.split()
         own = [part for part in parts if others and not all(part in other.setting.split() for other in others)]
         hidden = " ".join(part for part in parts if part not in own)
-        if row.is_matched:
+        if row.target:
             method = row.runs[0].settings["method"]
             own, hidden = [method["speedup"]], " ".join(labels.provenance(method))
         named.append(replace(row, name=f"{row.title}, {' '.join(own)}" if own else row.title, hidden=hidden))

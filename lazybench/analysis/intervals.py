@@ -1,32 +1,32 @@
 """95% confidence intervals over records: how far a number could move with other records of the same kind.
 
-A number is a weighted mean over datasets of means, or of ratios of means, over records. Its interval is Student's, with
-records drawn dataset by dataset:
+Records count together, each by its weight in the number. Simulated samples of the sizes and shapes of LongBench's
+scores, times and divergences, also of nine datasets of three records, are covered at least 93% of the time:
 
-- A dataset's jackknife pseudo-values (Miller 1974) replace its records. For a mean they are the records; for a ratio
-  of means they include its bias and the influence of each record.
-- Their variances add up, with Satterthwaite's (1946) degrees of freedom, or fewer where a few records have most of the
-  variance.
-- The end on the side of the longer tail moves out by the first term of the Edgeworth expansion of a studentised mean
-  (Johnson 1978; Hall 1992).
-
-Such an interval covers the truth in at least 0.92 of simulated samples: of scores with a lump at 0, paired differences
-and ratios of times, in 1 to 16 datasets of 2 to 200 records, or in LongBench's 16 with one record each and the tasks in
-place of datasets. Where that level does not hold, there is no interval: a mean of divergences has none, as a few
-records dominate it. Percentiles of a bootstrap cover 0.6 to 0.9 with 2 to 8 records, so scipy's are not used.
+- Means of bounded values, such as scores, have Gaffke's (2005) interval, which needs no other assumption: quantiles of
+  a Bayesian bootstrap (Rubin 1981) with one more record, which has the worst possible value. It allows for what records
+  that nobody sampled could do: if 98 records show no loss, a score may still fall by 3.7 points.
+- Other means have Student's interval, whose end on the side of the longer tail moves out by the first term of the
+  Edgeworth expansion of a studentised mean (Johnson 1978; Hall 1992). In a ratio of means a record counts by its
+  influence on the ratio.
+- A few records dominate an arithmetic mean of divergences: it has no interval. A ratio of two such means has Student's
+  99% interval from 60 records on, which covers 0.91 to 0.98 of samples of measured divergences (0.97 on average); the
+  95% one covers 0.79 to 0.94.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
-_QUANTILE = (1 + 0.95) / 2
-LEAST = 5  # records that must differ from the most common value of their dataset, chosen by simulation
+LEAST = 3  # records for an interval
+_LEAST_DOMINATED = 60  # for one of a ratio of arithmetic means of divergences
 NEGLIGIBLE = 1e-6  # nats
+ENDS = (0.025, 0.975)
 _ROUNDING = 1e-9  # values nearer to each other than this, relative to the largest, are equal
 
 
@@ -50,93 +50,90 @@ def rounded(value: float, decimals: int = 12) -> float:
     return float(f"{round(value, decimals):.10g}")
 
 
-def estimate(
-    numerators: ArrayLike,
-    denominators: ArrayLike | None = None,
-    datasets: ArrayLike | None = None,
-    weights: ArrayLike | None = None,
-    *,
-    limits: tuple[float, float] = (-math.inf, math.inf),
-) -> Estimate:
-    """Estimate a weighted mean over datasets of a ratio of sums over records.
+@lru_cache(maxsize=8)
+def draws(count: int) -> np.ndarray:
+    """Return the weights of `count` records in each sample of a Bayesian bootstrap, `(count, samples)`, mean 1."""
+    return np.random.default_rng(0).standard_exponential((count, 2000))
 
-    Args:
-        numerators: one per record, as for all arguments.
-        denominators: None for a mean.
-        datasets: the record's dataset; None for a single one.
-        weights: the record's share in its dataset's weight, which is their sum; None weighs datasets alike.
-        limits: the least and the largest possible value; an interval ends there.
 
-    Returns:
-        The estimate, rounded; its value is None if it is not finite (a sum of denominators is zero).
-    """
-    top = np.asarray(numerators, dtype=float)
-    bottom = np.ones_like(top) if denominators is None else np.asarray(denominators, dtype=float)
-    codes = np.zeros(len(top), dtype=int) if datasets is None else pd.factorize(np.asarray(datasets, dtype=object))[0]
-    sizes, tops, bottoms = (np.bincount(codes, values) for values in (np.ones_like(top), top, bottom))
-    shares = np.ones_like(sizes) if weights is None else np.bincount(codes, np.asarray(weights, dtype=float))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = tops / bottoms
-        value = float(shares @ ratios / shares.sum())
-        if not math.isfinite(value):
-            return Estimate()
-        without = (tops[codes] - top) / (bottoms[codes] - bottom)
-        pseudo_values = sizes[codes] * ratios[codes] - (sizes[codes] - 1) * without
-    margins = _margins(pseudo_values, codes, shares / shares.sum())
-    if margins is None:
+def bounded_mean(values: ArrayLike, weights: ArrayLike, limits: tuple[float, float]) -> Estimate:
+    """Estimate a weighted mean over records of values within `limits`, with Gaffke's interval."""
+    values, weights = np.asarray(values, dtype=float), np.asarray(weights, dtype=float)
+    order = np.lexsort((weights, values))  # that of the records changes nothing
+    values, weights = values[order], weights[order] / weights.sum()
+    value = float(weights @ values)
+    if len(values) < LEAST:
         return Estimate(rounded(value))
-    low, high = max(min(value, limits[0]), value - margins[0]), min(max(value, limits[1]), value + margins[1])
+    shares = draws(len(values) + 1)
+    added, own = shares[0] / len(values), shares[1:]
+    sums, totals = (weights * values) @ own, weights @ own + added
+    ends = [float(np.quantile((sums + added * limit) / totals, end)) for limit, end in zip(limits, ENDS, strict=True)]
+    return Estimate(*map(rounded, (value, *ends)))
+
+
+def student_mean(values: ArrayLike, weights: ArrayLike | None = None, *, level: float = 0.95) -> Estimate:
+    """Estimate a weighted mean over records; it has no interval if all values are the same."""
+    values = np.asarray(values, dtype=float)
+    weights = np.ones_like(values) if weights is None else np.asarray(weights, dtype=float)
+    weights = weights / weights.sum()
+    value = float(weights @ values)
+    shares = weights * (values - value)
+    size = np.abs(values).max(initial=0)
+    if len(values) < LEAST or not np.isfinite(values).all() or np.ptp(values) <= _ROUNDING * size:
+        return Estimate(rounded(value)) if math.isfinite(value) else Estimate()
+    error = math.sqrt((shares**2).sum() * len(values) / (len(values) - 1))
+    student = float(stdtrit(1 / (weights**2).sum() - 1, (1 + level) / 2))
+    shift = float((shares**3).sum()) / error**3 * (2 * student**2 + 1) / 6
+    low, high = value - error * (student + max(0.0, -shift)), value + error * (student + max(0.0, shift))
     return Estimate(*map(rounded, (value, low, high)))
 
 
+def mean_of_ratios(top: ArrayLike, bottom: ArrayLike, datasets: ArrayLike, weights: ArrayLike) -> Estimate:
+    """Estimate a weighted mean over datasets of the ratio of the means over their records of two positive numbers.
+
+    Args:
+        top, bottom: one number per record.
+        datasets: the record's dataset.
+        weights: the record's share in its dataset's weight, which is their sum.
+    """
+    result = student_mean(influences(top, bottom, datasets), weights)
+    return result if result.low is None else replace(result, low=max(0.0, result.low))
+
+
+def influences(top: ArrayLike, bottom: ArrayLike, datasets: ArrayLike) -> np.ndarray:
+    """Return by record its dataset's ratio and how far the record moves it, so that their mean is the ratio."""
+    top, bottom = (np.asarray(numbers, dtype=float) for numbers in (top, bottom))
+    codes = pd.factorize(np.asarray(datasets, dtype=object))[0]
+    sizes, tops, bottoms = (np.bincount(codes, numbers)[codes] for numbers in (np.ones_like(top), top, bottom))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return tops / bottoms + (top - tops / bottoms * bottom) / (bottoms / sizes)
+
+
 def geometric_mean(values: np.ndarray) -> Estimate:
-    """Estimate the geometric mean over records of numbers from 0, with Student's interval; 0 where all are 0.
+    """Estimate the geometric mean over records of numbers from 0; 0 where all are 0.
 
     Numbers below `NEGLIGIBLE`, which are mostly rounding, count as `NEGLIGIBLE`.
     """
-    if not values.any():
-        return Estimate(0.0)
-    logs = np.log(np.maximum(values, NEGLIGIBLE))
-    mean = float(logs.mean())
-    if len(logs) <= LEAST:
-        return Estimate(rounded(math.exp(mean)))
-    margin = float(stdtrit(len(logs) - 1, _QUANTILE)) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
-    return Estimate(*(rounded(math.exp(end)) for end in (mean, mean - margin, mean + margin)))
+    return _exponential(student_mean(np.log(np.maximum(values, NEGLIGIBLE)))) if values.any() else Estimate(0.0)
 
 
-def _margins(values: np.ndarray, codes: np.ndarray, shares: np.ndarray) -> tuple[float, float] | None:
-    """Return how far the interval reaches below and above the mean of pseudo-values; None if its level does not hold.
-
-    `codes` number the datasets of records, and `shares` are datasets' weights, which sum to 1.
-    """
-    sizes = np.bincount(codes)
-    if sizes.min() < 2 or not np.isfinite(values).all():
-        return None
-    # One more than needed must be able to differ: else only samples without a tie had intervals, a biased choice.
-    if len(values) - len(sizes) <= LEAST or _num_differing(values, codes) < LEAST:
-        return None
-    deviations = shares[codes] * (values - (np.bincount(codes, values) / sizes)[codes])
-    squares = deviations**2 / (sizes * (sizes - 1))[codes]
-    by_dataset = np.bincount(codes, squares)
-    variance = by_dataset.sum()
-    freedom = variance**2 / (by_dataset**2 / (sizes - 1)).sum()
-    # The variance itself varies with the fourth moment, more than in normal samples where few records have most of it.
-    excess = (squares**2).sum() - (by_dataset**2 / sizes).sum()
-    if excess > 0:
-        freedom = max(1.0, min(freedom, 2 * variance**2 / excess))
-    student = float(stdtrit(freedom, _QUANTILE))
-    # Two records show no skewness.
-    cubes = np.bincount(codes, deviations**3) / (sizes * (sizes - 1) * np.maximum(sizes - 2, 1))
-    skewness = float(cubes[sizes > 2].sum() / variance**1.5)
-    shift = skewness * (2 * student**2 + 1) / 6
-    error = math.sqrt(variance)
-    return error * (student + max(0.0, -shift)), error * (student + max(0.0, shift))
+def ratio_of_geometric_means(top: np.ndarray, bottom: np.ndarray) -> Estimate:
+    """Estimate the ratio of the geometric means of two divergences over the same records."""
+    return _exponential(student_mean(np.log(np.maximum(top, NEGLIGIBLE) / np.maximum(bottom, NEGLIGIBLE))))
 
 
-def _num_differing(values: np.ndarray, codes: np.ndarray) -> int:
-    """Count the records that differ from the most common value of their dataset."""
-    steps = np.round(values / max(np.abs(values).max(), 1e-300) / _ROUNDING)
-    pairs, counts = np.unique(np.stack([codes, steps], axis=1), axis=0, return_counts=True)
-    most_common = np.zeros(codes.max() + 1, dtype=int)
-    np.maximum.at(most_common, pairs[:, 0].astype(int), counts)
-    return len(values) - int(most_common.sum())
+def ratio_of_means(top: np.ndarray, bottom: np.ndarray) -> Estimate:
+    """Estimate the ratio of the arithmetic means of two divergences over the same records."""
+    if not (top.any() and bottom.any()):
+        return Estimate()
+    ratio = top.mean() / bottom.mean()
+    # The influence of each record on the logarithm of the ratio.
+    logs = student_mean(top / top.mean() - bottom / bottom.mean(), level=0.99)
+    if len(top) < _LEAST_DOMINATED or logs.low is None or logs.high is None:
+        return Estimate(rounded(ratio))
+    return Estimate(rounded(ratio), *(rounded(ratio * math.exp(end)) for end in (logs.low, logs.high)))
+
+
+def _exponential(logs: Estimate) -> Estimate:
+    ends = (None if end is None else rounded(math.exp(end)) for end in (logs.value, logs.low, logs.high))
+    return Estimate(*ends)

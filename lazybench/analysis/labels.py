@@ -71,11 +71,6 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def is_matched(run: "Run") -> bool:
-    """Return whether `lazybench match` chose the method's settings."""
-    return "folds" in run.settings["method"]
-
-
 def natural_order(text: str) -> list[Any]:
     """Return a key that sorts labels by the numbers in them."""
     parts = re.findall(r"\d+(?:\.\d+)?|\D+", text)

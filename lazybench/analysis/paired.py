@@ -1,72 +1,70 @@
-"""Paired tests of methods at equal speed: whose KL to the unmodified model is lower on the same records.
+"""Methods with the same number of operations before the first token, on the records that both answered."""
 
-Records with the same KL under both methods count half for each side (`zsplit`).
-"""
-
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from lazybench.analysis.averages import SCORE, TTFT, average
-from lazybench.analysis.blocks import Block, pruned
-from lazybench.analysis.intervals import NEGLIGIBLE, Estimate, geometric_mean, rounded
+from lazybench.analysis.averages import SCORE_DIFFERENCE, average
+from lazybench.analysis.blocks import Block, Row, pruned
+from lazybench.analysis.intervals import Estimate, ratio_of_geometric_means, ratio_of_means
+from lazybench.analysis.labels import natural_order
 
-_DIFFERENCE = replace(SCORE, by_seed="", least=-100.0)
-EQUAL = 0.1  # relative difference up to which two speedups count as equal
-FEWEST = 6  # five records cannot give a p below 0.05
+_NAMES = ["operations", "first", "second", "records", "kl_records"]
+_DIFFERENCE = replace(SCORE_DIFFERENCE, top="score")
+
+
+def by_operations(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
+    """Return by target of `lazybench match`, such as `2x`, its row of each method.
+
+    A method that was never matched stands beside those of the least target; without any, the target is empty. A method
+    with several rows of one target is left out of it.
+    """
+    matched = {row.method for row in rows if row.target}
+    targets = sorted({row.target for row in rows if row.target}, key=natural_order) or [""]
+    members: dict[str, dict[str, list[Row]]] = {target: {} for target in targets}
+    for row in rows:
+        if row.target or row.method not in matched:
+            members[row.target or targets[0]].setdefault(row.method, []).append(row)
+    return {target: {name: own[0] for name, own in by.items() if len(own) == 1} for target, by in members.items()}
+
+
+def pair(block: Block, first: Row, second: Row) -> dict[str, Estimate]:
+    """Compare two rows on the records that neither failed.
+
+    Returns:
+        `score_difference`, the first's minus the second's, of 100; and over the records with a KL under both
+        `geometric_kl_ratio` and `kl_ratio`, the first's geometric and arithmetic mean over the second's.
+    """
+    shared = first.datasets & second.datasets
+    averaged = block.averaged(block.compared)
+    tasks = {task: [name for name in names if name in shared] for task, names in averaged.items()}
+    both = first.select(tasks).merge(second.select(tasks), on=["task", "dataset", "_id"], suffixes=("", "_second"))
+    difference = average(both.assign(score=both["score"] - both["score_second"]), _DIFFERENCE)
+    traced = both.dropna(subset=["kl", "kl_second"])
+    kls, ratios = [traced[key].to_numpy(float) for key in ("kl", "kl_second")], {}
+    for name, ratio in (("geometric_kl_ratio", ratio_of_geometric_means), ("kl_ratio", ratio_of_means)):
+        ratios[name] = replace(ratio(*kls), records=len(traced)) if len(traced) else Estimate()
+    return {"score_difference": difference, **ratios}
 
 
 def compare(block: Block) -> pd.DataFrame:
-    """Compare all pairs of pruning rows of the tables that have equal speed.
+    """Compare all pairs of pruning methods of the tables that have the same number of operations.
 
     Returns:
-        A row per pair, none without pairs of equal speed: the names `first` and `second`, and
-
-        - `first_ttft_speedup`, `second_ttft_speedup`, each over its timed records of the datasets that both finished;
-        - `records` on which neither failed, and their `score_difference`, first minus second, of 100, with interval;
-        - `kl_records`, those with a KL under both, and over these `kl_ratio` of the geometric means with its interval,
-          below 1 if the first is nearer to the unmodified model; `records_first_lower_kl`; `kl_p` of Wilcoxon's
-          signed-rank test, two-sided, and `kl_p_holm`, corrected for all pairs by Holm's method.
+        A line per pair: `operations` (`by_operations`), the names `first` and `second`, the estimates of `pair` with
+        their intervals, and the number of their `records` and `kl_records`.
     """
-    pairs, averaged = [], block.averaged(block.compared)
-    for first, second in combinations(pruned(block.compared), 2):
-        shared = first.datasets & second.datasets
-        tasks = {task: [name for name in names if name in shared] for task, names in averaged.items()}
-        records = [row.select(tasks) for row in (first, second)]
-        speedups = [average(part, TTFT).value for part in records]
-        both = records[0].merge(records[1], on=["task", "dataset", "_id"], suffixes=("_first", "_second"))
-        if len(both) and None not in speedups and max(speedups) <= (1 + EQUAL + 1e-9) * min(speedups):
-            pair: dict[str, Any] = {"first": first.name, "second": second.name}
-            pair |= {"first_ttft_speedup": speedups[0], "second_ttft_speedup": speedups[1]}
-            traced = both.dropna(subset=["kl_first", "kl_second"])
-            one, other = (traced[f"kl_{side}"].to_numpy() for side in ("first", "second"))
-            ratios = np.maximum(one, NEGLIGIBLE) / np.maximum(other, NEGLIGIBLE)
-            ratio = geometric_mean(ratios) if len(traced) else Estimate()
-            difference = average(both.assign(score=both["score_first"] - both["score_second"]), _DIFFERENCE)
-            pair |= {"records": len(both), "kl_records": len(traced), **ratio.columns("kl_ratio")}
-            pair |= {"records_first_lower_kl": int((one < other).sum()), "kl_p": signed_rank(one - other)}
-            pairs.append(pair | difference.columns("score_difference"))
-    table = pd.DataFrame(pairs)
-    if table.empty:
-        return table
-    table = table.astype({"kl_ratio": float, "kl_p": float})
-    return table.assign(kl_p_holm=holm(table["kl_p"].dropna()))
-
-
-def holm(values: pd.Series) -> pd.Series:
-    """Adjust p-values for their number by Holm's (1979) method; keep their index."""
-    ordered = values.sort_values()
-    return (ordered * np.arange(len(ordered), 0, -1)).clip(upper=1).cummax()
-
-
-def signed_rank(differences: np.ndarray) -> float | None:
-    """Return p of Wilcoxon's signed-rank test, two-sided; None for fewer than `FEWEST` differences."""
-    from scipy.stats import wilcoxon  # takes long to import
-
-    if len(differences) < FEWEST or not differences.any():
-        return None if len(differences) < FEWEST else 1.0
-    # KLs have six decimals: equal differences must stay equal, as they share a rank.
-    return rounded(float(wilcoxon(differences.round(6), zero_method="zsplit").pvalue), 300)
+    lines = []
+    for target, rows in by_operations(pruned(block.compared)).items():
+        for second, first in combinations(rows.values(), 2):
+            results = pair(block, first, second)
+            line: dict[str, Any] = {"operations": target, "first": first.name, "second": second.name}
+            line |= {"records": results["score_difference"].records, "kl_records": results["kl_ratio"].records}
+            for name, result in results.items():
+                line |= result.columns(name)
+            lines += [line] * any(result.records for result in results.values())  # not all data have scores
+    frame = pd.DataFrame(lines)
+    return frame.astype(dict.fromkeys(frame.columns.difference(_NAMES), float))

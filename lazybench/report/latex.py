@@ -5,7 +5,7 @@ import textwrap
 
 import pandas as pd
 
-_LETTERS = 58  # in a line of a column
+_LETTERS = 54  # in a line of a column
 _LINES = 52  # of a float; more would not fit a page
 _SIGNS: dict[int, str] = str.maketrans(
     {sign: f"\\{sign}" for sign in "_%#&${}"}
@@ -27,7 +27,7 @@ def latex(name: str, caption: str, cells: pd.DataFrame) -> str:
     Args:
         name: of the label.
         caption: as text.
-        cells: the first column names the groups of rows; numbers in asterisks are bold.
+        cells: the first column names the groups of rows; numbers in asterisks, with intervals in brackets, are bold.
     """
     columns, floats = cells.columns[1:], [[]]
     for title, rows in cells.groupby(cells.columns[0], sort=False):
@@ -58,5 +58,5 @@ def _stacked(title: str) -> str:
 
 
 def _cell(text: str) -> str:
-    number = re.fullmatch(r"\*\*([\d.]+)\*\*", text)
-    return f"\\textbf{{{number[1]}}}" if number else escaped(text)
+    number = re.fullmatch(r"\*\*(-?[\d.]+( \[.*\])?)\*\*", text)
+    return f"\\textbf{{{escaped(number[1])}}}" if number else escaped(text)

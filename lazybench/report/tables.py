@@ -1,7 +1,7 @@
 """The tables of a block: their measures and rows, and their cells as text."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 
 import pandas as pd
@@ -9,7 +9,7 @@ import pandas as pd
 from lazybench.analysis import averages
 from lazybench.analysis.averages import Measure
 from lazybench.analysis.blocks import Block
-from lazybench.analysis.console import texts
+from lazybench.analysis.console import texts as formatted
 from lazybench.analysis.labels import METHODS
 from lazybench.analysis.numbers import groups_of, overall
 from lazybench.report import paper
@@ -19,12 +19,14 @@ NONE = "—"
 READING = files("lazybench.report").joinpath("reading.md").read_text("utf-8")
 _TABLE1, _TABLE2 = (averages.SCORE, averages.UNMODIFIED_SCORE, averages.TTFT), (averages.COMPUTED, averages.GENERATION)
 _OTHERS = (*_TABLE1, averages.ANSWER, averages.GEOMETRIC_KL)
-_FIDELITY = (averages.TTFT, averages.ANSWER, averages.DECODE_STEP, averages.GEOMETRIC_KL, averages.KL)
-_FIDELITY += (averages.ANSWERS, averages.TOKENS)
+_FIDELITY = (averages.TTFT, averages.ANSWER)
+_FIDELITY += tuple(replace(measure, digits=3) for measure in (averages.GEOMETRIC_KL, averages.KL))
+_FIDELITY += tuple(replace(measure, digits=1) for measure in (averages.SCORE, averages.SCORE_DIFFERENCE))
 _LEAST_IS_BEST = ("geometric_kl", "kl", "prompt_computed")
 _PAIRED = (
-    *(("KL ratio", "kl_ratio", "{:.2f}"), ("p of KL (Holm)", "kl_p_holm", "{:.2g}")),
-    ("Score difference", "score_difference", "{:+.2f}"),
+    ("Score difference", "score_difference", "{:+.1f}"),
+    ("KL ratio, geometric means", "geometric_kl_ratio", "{:.2f}"),
+    ("KL ratio, means", "kl_ratio", "{:.2f}"),
 )
 
 
@@ -43,11 +45,12 @@ def tables(block: Block, numbers: pd.DataFrame, pairs: pd.DataFrame) -> list[Tab
     papers = numbers[numbers["method"].isin(METHODS)]
     beside = numbers[numbers["method"].isin([*others, "baseline", "lazyllm"] if others else [])]
     means = overall(numbers)
+    means = means[(means["method"] != "baseline") | (means["measure"] == averages.SCORE.key)]
     made = [
+        ("fidelity", "Speed, divergence and score", _FIDELITY, means),
         ("table1", "Table 1. Score and speedup of the first token", _TABLE1, papers),
         ("table2", "Table 2. Prompt tokens computed and speedup of the generation as measured", _TABLE2, papers),
         ("others", "Methods that the paper lacks", _OTHERS, beside),
-        ("fidelity", "Speed, and fidelity to the unmodified model", _FIDELITY, means[means["method"] != "baseline"]),
         ("score_by_group", "Score by group of records", groups_of(block), numbers),
     ]
     result = []
@@ -57,17 +60,18 @@ def tables(block: Block, numbers: pd.DataFrame, pairs: pd.DataFrame) -> list[Tab
             shown = [measure for measure in shown if measure != averages.UNMODIFIED_SCORE]
         # A table of only the unmodified model compares nothing.
         if shown and ({*lines["method"]} != {"baseline"} or name in ("table1", "score_by_group")):
-            result.append(Table(name, title, _cells(block, lines, shown, beside_paper=name in ("table1", "table2"))))
+            result.append(Table(name, title, _cells(block, lines, shown, name)))
     if len(pairs):
-        result.append(Table("paired", "Paired tests at equal speed", _paired(pairs)))
+        result.append(Table("paired", "Pairs of methods on the same records", _paired(pairs)))
     return result
 
 
-def _cells(block: Block, lines: pd.DataFrame, measures: Sequence[Measure], beside_paper: bool) -> pd.DataFrame:
+def _cells(block: Block, lines: pd.DataFrame, measures: Sequence[Measure], table: str) -> pd.DataFrame:
     """Format `Task`, `Method` and the measures, a line per task and row that has any of them.
 
-    On LongBench, columns with the paper's numbers follow. They do not depend on a row's settings, which the paper does
-    not state, so only a method's first row has them.
+    The table `fidelity` has intervals, except of speedups. On LongBench, columns with the paper's numbers follow in
+    Tables 1 and 2. They do not depend on a row's settings, which the paper does not state, so only a method's first row
+    has them.
     """
     lines = lines[lines["measure"].isin([measure.key for measure in measures])]
     index = lines[["task", "title", "method", "name"]].drop_duplicates()
@@ -77,12 +81,16 @@ def _cells(block: Block, lines: pd.DataFrame, measures: Sequence[Measure], besid
     rows = pd.MultiIndex.from_frame(index[["task", "name"]])
     for measure in measures:
         own = lines[lines["measure"] == measure.key].set_index(["task", "name"])
-        texts = own["value"].map(f"{{:.{measure.digits}f}}".format)
+        form = f"{{:.{measure.digits}f}}"
+        texts = own["value"].map(form.format)
+        if table == "fidelity" and not measure.timed:
+            named = own.rename(columns={"low": "value_low", "high": "value_high"})
+            texts = pd.Series(formatted(named, "value", form, NONE), own.index)
         for task, values in own[own["method"] != "baseline"].groupby(level="task"):
             if (best := _best(values, -1 if measure.key in _LEAST_IS_BEST else 1)) is not None:
                 texts[task, best] = f"**{texts[task, best]}**"
         cells[measure.title] = texts.reindex(rows).fillna(NONE).tolist()
-    if beside_paper and block.runs[0].settings["data"].get("source") == "longbench":
+    if table in ("table1", "table2") and block.runs[0].settings["data"].get("source") == "longbench":
         model = paper.model_beside(block.model)
         is_first = ~index.duplicated(["task", "method"])
         for measure in measures:
@@ -103,12 +111,10 @@ def _best(values: pd.DataFrame, sign: int) -> str | None:
 
 
 def _paired(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Format the paired tests: `First`, `Second`, their speedups, and the columns that have numbers."""
-    both = zip(pairs["first_ttft_speedup"], pairs["second_ttft_speedup"], strict=True)
-    speedups = [f"{one:.2f}, {other:.2f}" for one, other in both]
-    cells = {"First": pairs["first"], "Second": pairs["second"], "First token (×)": speedups}
-    cells["Records"] = pairs["records"].astype(str)
+    """Format the pairs: `Operations`, `First`, `Second`, `Records`, and the columns that have numbers."""
+    cells = {"Operations": pairs["operations"].replace("", "not matched")}
+    cells |= {"First": pairs["first"], "Second": pairs["second"], "Records": pairs["records"].astype(str)}
     for title, key, form in _PAIRED:
-        if (pairs[key].fillna(0) != 0).any():
-            cells[title] = [text.replace("-", "−") for text in texts(pairs, key, form, NONE)]
+        if pairs[key].notna().any():
+            cells[title] = [text.replace("-", "−") for text in formatted(pairs, key, form, NONE)]
     return pd.DataFrame(cells)

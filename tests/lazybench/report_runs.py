@@ -177,6 +177,7 @@ def write_everything(root, records=4, model="llama2_7b"):
             traces = lambda rows, mean=0.1 * (number + 1): kl_traces(rows, mean)  # noqa: E731
             add(method, f"c{number}", {key: value}, 1 + 0.4 * number, 0.4 - 0.1 * number, 40 + number, traces)
     add("lazyllm+", "p", {"schedule": "8:0.4"}, 2.2, 0.49, 60, lambda rows: kl_traces(rows, 0.01))
+    add("gemfilter", "g", {"layer": 5}, 2.1, 0.48, 61, lambda rows: kl_traces(rows, 0.02))
     every = {name: speedup for name, speedup in speedups.items() if not name.startswith("baseline")}
     rows = rows_of(names, records)[:: max(1, records // 2)]
     write_times(root, times_of(rows, every | {"nothing_pruned": 0.95}), model=model)

@@ -49,7 +49,8 @@ def made(block):
 
     def read():
         only = block()
-        return {table.name: table.cells for table in tables.tables(only, numbers(only), compare(only))}
+        shown = tables.tables(only, numbers(only), compare(only))
+        return {table.name: table.cells for table in shown}
 
     return read
 
@@ -75,7 +76,8 @@ def test_a_task_is_the_mean_of_its_datasets(runs, values):
     assert measured["score"] == pytest.approx((40 + 60 + 40) / 3)
     assert measured["score_difference"] == pytest.approx((40 + 60 + 40) / 3 - 75)
     assert measured["prompt_computed"] == pytest.approx(100 * (0.7 + 0.75 + 0.75) / 3)
-    assert measured["kl"] == pytest.approx((0.2 + 0.15 + 0.15) / 3)
+    assert measured["kl"] == pytest.approx((0.6 + 0.3 + 0.3) / 7)  # over all records
+    assert measured["geometric_kl"] == pytest.approx((0.1**3 * 0.2**3 * 0.3) ** (1 / 7))
     assert measured["identical_tokens"] == pytest.approx(100 * (2.5 / 3 + 2) / 3)
     assert measured["identical_answers"] == pytest.approx(100 * (2 / 3 + 2) / 3)
     # Speedups are of the datasets that were timed.
@@ -126,7 +128,7 @@ def test_tables_have_the_papers_form_and_numbers(runs, made):
         method = {"schedule": "5:0.5,10:0.3"} if digest == "b" else {}
         write_run(runs, name, rows, task="all", digest=digest, method=method, times=times, traces=kl_traces(rows))
     cells = made()
-    assert [*cells] == ["table1", "table2", "others", "fidelity"]
+    assert [*cells] == ["fidelity", "table1", "table2", "others", "paired"]
     table1 = cells["table1"]
     titles = [*(title_of(task, "task") for task in EVERY), "Macro-average"]
     assert [*dict.fromkeys(table1["Task"])] == titles
@@ -142,7 +144,9 @@ def test_tables_have_the_papers_form_and_numbers(runs, made):
     assert [*dict.fromkeys(cells["others"]["Method"])] == ["unmodified", *lazy, "mine"]
     fidelity = cells["fidelity"]
     assert [*fidelity["Task"].unique()] == ["Macro-average"]
-    assert {"Whole answer (×)", "Decode step (×)", "KL, mean (nats)"} <= {*fidelity}
+    assert {"First token (×)", "Whole answer (×)", "KL, mean (nats)"} <= {*fidelity}
+    for title in ("Score", "Score less unmodified", "KL, geometric mean (nats)"):
+        assert fidelity[title].str.contains("[", regex=False).tolist() == [title == "Score"] + [True] * 4
 
 
 @pytest.mark.parametrize(
