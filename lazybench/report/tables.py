@@ -39,8 +39,8 @@ class Table:
     cells: pd.DataFrame  # the best of a group is in asterisks
 
 
-def tables(block: Block, numbers: pd.DataFrame, pairs: pd.DataFrame) -> list[Table]:
-    """Make the tables that a block has numbers for, of `numbers.numbers` and `paired.compare`."""
+def tables(block: Block, numbers: pd.DataFrame, pairs: pd.DataFrame, times: pd.DataFrame) -> list[Table]:
+    """Make the tables that a block has numbers for, of `numbers.numbers`, `paired.compare` and `equal_time`."""
     others = {*numbers["method"]} - {*METHODS}
     papers = numbers[numbers["method"].isin(METHODS)]
     beside = numbers[numbers["method"].isin([*others, "baseline", "lazyllm"] if others else [])]
@@ -61,6 +61,8 @@ def tables(block: Block, numbers: pd.DataFrame, pairs: pd.DataFrame) -> list[Tab
         # A table of only the unmodified model compares nothing.
         if shown and ({*lines["method"]} != {"baseline"} or name in ("table1", "score_by_group")):
             result.append(Table(name, title, _cells(block, lines, shown, name)))
+    if len(times):
+        result.append(Table("equal_time", "Divergence at equal time of the whole answer", _equal_time(times)))
     if len(pairs):
         result.append(Table("paired", "Pairs of methods on the same records", _paired(pairs)))
     return result
@@ -117,4 +119,12 @@ def _paired(pairs: pd.DataFrame) -> pd.DataFrame:
     for title, key, form in _PAIRED:
         if pairs[key].notna().any():
             cells[title] = [text.replace("-", "−") for text in formatted(pairs, key, form, NONE)]
+    return pd.DataFrame(cells)
+
+
+def _equal_time(times: pd.DataFrame) -> pd.DataFrame:
+    """Format KLs at one speedup: a dash where a method does not reach it."""
+    cells = {"Whole answer (×)": times["answer_speedup"].map("{:.2f}".format), "Method": times["method"]}
+    for measure in (averages.GEOMETRIC_KL, averages.KL):
+        cells[measure.title] = formatted(times, measure.key, f"{{:.{measure.digits}f}}", NONE)
     return pd.DataFrame(cells)

@@ -13,6 +13,7 @@ import yaml
 from jinja2 import Environment, PackageLoader, select_autoescape
 
 from lazybench.analysis.blocks import Block
+from lazybench.analysis.equal_time import equal_time
 from lazybench.analysis.numbers import numbers
 from lazybench.analysis.paired import compare
 from lazybench.analysis.records import write_compact
@@ -21,7 +22,8 @@ from lazybench.report.tables import READING, tables
 from lazybench.store.writing import replacing
 
 # A report replaces only a folder that holds nothing else; earlier versions wrote other files of these kinds.
-_KINDS = r"report|table\d|others|fidelity|score_by|paired|intervals|notes|times|figure\d|depth_by|speed_against"
+_KINDS = r"report|equal_time|table\d|others|fidelity|score_by|paired|intervals|notes|times|figure\d|depth_by"
+_KINDS += "|speed_against"
 _OURS = re.compile(rf"({_KINDS})[\w.+@-]*\.(md|csv|tex|html|png|pdf)|records|records\.csv|runs\.json")
 
 
@@ -32,15 +34,16 @@ def write(out: Path, blocks: Sequence[Block]) -> list[str]:
         LazyBenchError: `out` holds files that no report wrote, or cannot be written; it is then unchanged.
     """
     values = [numbers(block) for block in blocks]
-    pairs = [compare(block) for block in blocks]
+    pairs, times = ([make(block) for block in blocks] for make in (compare, equal_time))
     with replacing(out, _OURS) as folder:
         write_compact([run for block in blocks for run in block.runs], pd.concat([b.records for b in blocks]), folder)
         _write_csv(folder / "intervals.csv", blocks, values)
         _write_csv(folder / "paired.csv", blocks, pairs)
+        _write_csv(folder / "equal_time.csv", blocks, times)
         common, drawn = _draw(folder, blocks, values)
         sections = []
-        for block, own, compared, figures in zip(blocks, values, pairs, drawn, strict=True):
-            section = {"block": block, "notes": block.notes(), "tables": tables(block, own, compared)}
+        for block, figures, *numbered in zip(blocks, drawn, values, pairs, times, strict=True):
+            section = {"block": block, "notes": block.notes(), "tables": tables(block, *numbered)}
             for table in section["tables"]:
                 caption = f"{re.sub('^Table [12]. ', '', table.title)}: {block.title}."
                 text = latex(f"{table.name}-{block.stem}", caption, table.cells)
@@ -50,7 +53,8 @@ def write(out: Path, blocks: Sequence[Block]) -> list[str]:
             sections.append(section | {"figures": figures, "commands": _commands(block)})
         pages = Environment(loader=PackageLoader("lazybench.report", ""), autoescape=select_autoescape(["html"]))
         for template, name in (("report.md.jinja", "report.md"), ("page.html", "report.html")):
-            text = pages.get_template(template).render(sections=sections, common=common, reading=READING)
+            shown = {"common": common, "sections": sections, "reading": READING}
+            text = pages.get_template(template).render(shown)
             (folder / name).write_text(text + "\n", "utf-8")
         return sorted(path.name for path in folder.iterdir())
 

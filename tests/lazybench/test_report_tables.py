@@ -5,6 +5,7 @@ import pytest
 from report_runs import kl_traces, row, rows_of, timed, times_of, trial, write_run
 
 from lazybench.analysis.blocks import group
+from lazybench.analysis.equal_time import equal_time
 from lazybench.analysis.labels import title_of
 from lazybench.analysis.numbers import numbers
 from lazybench.analysis.paired import compare
@@ -49,7 +50,7 @@ def made(block):
 
     def read():
         only = block()
-        shown = tables.tables(only, numbers(only), compare(only))
+        shown = tables.tables(only, numbers(only), compare(only), equal_time(only))
         return {table.name: table.cells for table in shown}
 
     return read
