@@ -27,6 +27,12 @@ def figure1() -> tuple[float, float]:
     return float(row["ttft_share"]), float(row["ttft_over_decode_step"])
 
 
+def prompt_computed() -> tuple[float, float]:
+    """Return the least and the largest share (%) of computed prompt tokens of a task in Table 2."""
+    shares = pd.to_numeric(_tables()["prompt_computed"])
+    return float(shares.min()), float(shares.max())
+
+
 @cache
 def _tables() -> pd.DataFrame:
     """Read Tables 1 and 2 by model, task and method."""

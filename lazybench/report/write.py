@@ -17,12 +17,13 @@ from lazybench.analysis.equal_time import equal_time
 from lazybench.analysis.numbers import numbers
 from lazybench.analysis.paired import compare
 from lazybench.analysis.records import write_compact
+from lazybench.report.claims import claims
 from lazybench.report.latex import escaped, latex
 from lazybench.report.tables import READING, tables
 from lazybench.store.writing import replacing
 
 # A report replaces only a folder that holds nothing else; earlier versions wrote other files of these kinds.
-_KINDS = r"report|equal_time|table\d|others|fidelity|score_by|paired|intervals|notes|times|figure\d|depth_by"
+_KINDS = r"report|claims|equal_time|table\d|others|fidelity|score_by|paired|intervals|notes|times|figure\d|depth_by"
 _KINDS += "|speed_against"
 _OURS = re.compile(rf"({_KINDS})[\w.+@-]*\.(md|csv|tex|html|png|pdf)|records|records\.csv|runs\.json")
 
@@ -35,11 +36,14 @@ def write(out: Path, blocks: Sequence[Block]) -> list[str]:
     """
     values = [numbers(block) for block in blocks]
     pairs, times = ([make(block) for block in blocks] for make in (compare, equal_time))
+    verdicts = claims(blocks)
     with replacing(out, _OURS) as folder:
         write_compact([run for block in blocks for run in block.runs], pd.concat([b.records for b in blocks]), folder)
         _write_csv(folder / "intervals.csv", blocks, values)
         _write_csv(folder / "paired.csv", blocks, pairs)
         _write_csv(folder / "equal_time.csv", blocks, times)
+        if verdicts is not None:
+            verdicts.to_csv(folder / "claims.csv", index=False, lineterminator="\n")
         common, drawn = _draw(folder, blocks, values)
         sections = []
         for block, figures, *numbered in zip(blocks, drawn, values, pairs, times, strict=True):
@@ -53,7 +57,7 @@ def write(out: Path, blocks: Sequence[Block]) -> list[str]:
             sections.append(section | {"figures": figures, "commands": _commands(block)})
         pages = Environment(loader=PackageLoader("lazybench.report", ""), autoescape=select_autoescape(["html"]))
         for template, name in (("report.md.jinja", "report.md"), ("page.html", "report.html")):
-            shown = {"common": common, "sections": sections, "reading": READING}
+            shown = {"claims": verdicts, "common": common, "sections": sections, "reading": READING}
             text = pages.get_template(template).render(shown)
             (folder / name).write_text(text + "\n", "utf-8")
         return sorted(path.name for path in folder.iterdir())
