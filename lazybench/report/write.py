@@ -12,7 +12,7 @@ import pandas as pd
 import yaml
 from jinja2 import Environment, PackageLoader, select_autoescape
 
-from lazybench.analysis.blocks import Block
+from lazybench.analysis.blocks import Block, pruned
 from lazybench.analysis.equal_time import equal_time
 from lazybench.analysis.numbers import numbers
 from lazybench.analysis.paired import compare
@@ -85,20 +85,22 @@ def _draw(
 ) -> tuple[list[dict[str, str]], list[list[dict[str, str]]]]:
     """Draw the figure of all blocks, and those of each block; return name, file, caption and content of both."""
     # matplotlib takes long to import.
-    from lazybench.report.figures.drawings import FIGURES, line_styles, speed_against_kl
-    from lazybench.report.figures.style import save, styled
+    from lazybench.report.figures.drawings import FIGURES, speed_against_kl
+    from lazybench.report.figures.style import method_styles, save, styled
 
     captions = yaml.safe_load(files("lazybench.report.figures").joinpath("captions.yaml").read_text("utf-8"))
 
-    def saved(name: str, figure: Any, stem: str, of: Sequence[Block]) -> list[dict[str, str]]:
-        if figure is None:
+    def saved(name: str, made: Any, stem: str, of: Sequence[Block]) -> list[dict[str, str]]:
+        if made is None:
             return []
+        figure, counts = made
         png, _ = save(figure, folder / stem)
         about = "; ".join(dict.fromkeys(f"{block.title}, {block.conditions}" for block in of))
         data = base64.b64encode(png.read_bytes()).decode()
-        return [{"name": name, "file": png.name, "caption": f"{captions[name]}. {about}.", "data": data}]
+        caption = f"{captions[name].format(n=counts)}. {about}."
+        return [{"name": name, "file": png.name, "caption": caption, "width": figure.get_figwidth(), "data": data}]
 
-    styles, drawn = line_styles(blocks), []
+    styles, drawn = method_styles(row.method for block in blocks for row in pruned(block.rows)), []
     with styled():
         common = saved("speed_against_kl", speed_against_kl(blocks, values, styles), "speed_against_kl", blocks)
         for block, own in zip(blocks, values, strict=True):

@@ -1,7 +1,8 @@
 """Figures of a report (the paper's, KL by speedup), and the figure of `speed`.
 
-The functions in `FIGURES` draw a figure of a block from its numbers, and return None if it lacks the runs for it.
-`captions.yaml` has the captions.
+Each function draws a figure from the numbers of a block, or of all blocks, and counts the records that `captions.yaml`
+calls `{n}`. It returns None if there would be nothing to see: no two rows with the numbers of both axes, no score that
+differs from the unmodified model's, no traced attention, or no method that revives tokens.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,55 +15,60 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullLocator
 
 from lazybench.analysis import labels
 from lazybench.analysis.averages import ANSWER, GEOMETRIC_KL, MEAN, SCORE_DIFFERENCE, TTFT
-from lazybench.analysis.blocks import Block, pruned
+from lazybench.analysis.blocks import Block
 from lazybench.analysis.intervals import rounded
 from lazybench.analysis.numbers import numbers, overall, wide
 from lazybench.analysis.records import KEY
 from lazybench.analysis.trace_means import BINS
 from lazybench.report import paper
 from lazybench.report.figures import style
-from lazybench.report.figures.style import REFERENCE, canvas, error_bars, finish, line_style, panels, wrapped
+from lazybench.report.figures.style import REFERENCE, canvas, error_bars, finish, in_rows, line_style, panels, wrapped
 
-_FEW = 30  # records of a task
-_KL_LABEL = "KL (nats)"
+_KL_LABEL = "KL, geometric mean (nats)"
+_SIZES = 3, 5.5  # of the markers of a method's least and greatest strength (points)
 Styles = Mapping[str, Mapping[str, Any]]  # by method
+Drawn = tuple[Figure, str] | None
 
 
-def line_styles(blocks: Sequence[Block]) -> Styles:
-    """Return the style of each method's line, the same in all figures of a report."""
-    lines = dict.fromkeys(row.title for block in blocks for row in pruned(block.rows))
-    return {line: line_style(number) for number, line in enumerate(lines)}
-
-
-def speed_against_kl(blocks: Sequence[Block], values: Sequence[pd.DataFrame], styles: Styles) -> Figure | None:
+def speed_against_kl(blocks: Sequence[Block], values: Sequence[pd.DataFrame], styles: Styles) -> Drawn:
     """Plot KL against the speedup of the whole answer, a panel per block; a KL of 0 has no mark."""
-    parts = {}
-    for block, own in zip(blocks, values, strict=True):
-        points = wide(overall(own[own["method"] != "baseline"]), [ANSWER.key, GEOMETRIC_KL.key])
-        points = points[points[GEOMETRIC_KL.key] > 0]
-        if len(points) > 1:
-            title = block.title if len({other.data for other in blocks}) > 1 else block.model_title
-            parts[f"{title}, {block.conditions}" if title in parts else title] = points
-    if not parts:
+    keys = [ANSWER.key, GEOMETRIC_KL.key, TTFT.key]
+    parts = [wide(overall(own[own["method"] != "baseline"]), keys) for own in values]
+    parts = [part[part[GEOMETRIC_KL.key] > 0] for part in parts]
+    pairs = [(block, part) for block, part in zip(blocks, parts, strict=True) if len(part) > 1]
+    if not pairs:
         return None
-    figure, grid = panels([*parts], 1.9, "speedup of the whole answer (×)", _KL_LABEL, sharex=True, sharey=True)
-    for axes, points in zip(grid, parts.values(), strict=True):
+    titles = [block.model_title for block, _ in pairs]
+    if len({*titles}) < len(titles):
+        titles = [f"{block.title}, {block.conditions}" for block, _ in pairs]
+    layout = in_rows(titles)
+    figure, grid = panels(layout, 2.4, "speedup of the whole answer (×)", _KL_LABEL, sharex=True, sharey=True)
+    for axes, (_, points) in zip(grid.values(), pairs, strict=True):
+        axes.axvline(1, **REFERENCE)
         _lines(axes, points, ANSWER.key, GEOMETRIC_KL.key, styles)
         _log_kl(axes)
-    left, right = grid[0].get_xlim()
-    grid[0].set(xlim=(min(1.0, left), right + 0.1))  # no mark is cut
-    return finish(figure)
+    points = pd.concat([points for _, points in pairs])
+    counts = [style.span(points[f"{key}_records"]) for key in (GEOMETRIC_KL.key, ANSWER.key)]
+    return finish(figure, _entries(points, styles)), "KL over {} records, times over {}".format(*counts)
 
 
 def _lines(axes: Axes, points: pd.DataFrame, x: str, y: str, styles: Styles) -> None:
-    """Draw a line per method through its rows."""
-    for name, line in points.groupby("line", sort=False):
-        error_bars(axes, line.sort_values(x), x, y, label=name, **styles[name])
+    """Draw a line per method through its rows, with markers that grow with the speedup of the first token."""
+    for method, line in points.sort_values(TTFT.key).groupby("method", sort=False):
+        error_bars(axes, line, x, y, **styles[method] | {"marker": "none"})
+        for size, across, up in zip(np.linspace(*_SIZES, len(line)), line[x], line[y], strict=True):
+            axes.plot(across, up, **styles[method] | {"markersize": size, "linestyle": "none", "zorder": 3})
+
+
+def _entries(points: pd.DataFrame, styles: Styles) -> dict[str, Any]:
+    """Return the legend of methods, in the order of the styles."""
+    titles = dict(zip(points["method"], points["line"], strict=True))
+    methods = {titles[method]: Line2D([], [], **options) for method, options in styles.items() if method in titles}
+    return methods | {"unmodified": Line2D([], [], **REFERENCE)}
 
 
 def _log_kl(axes: Axes) -> None:
@@ -71,7 +77,7 @@ def _log_kl(axes: Axes) -> None:
     axes.yaxis.set(major_locator=major, minor_locator=NullLocator(), major_formatter="{x:g}")
 
 
-def figure1(block: Block, values: pd.DataFrame, styles: Styles) -> Figure | None:
+def figure1(block: Block, values: pd.DataFrame, styles: Styles) -> Drawn:
     """Draw a bar per task, one for all tasks, and the paper's; ratios of means over timed records."""
     bars: dict[str, tuple[float, float]] = {}  # TTFT's share (%), and TTFT over a decode step
     times = [f"unmodified_{key}" for key in ("ttft_s", "generation_s", "decode_step_s")]
@@ -101,10 +107,10 @@ def figure1(block: Block, values: pd.DataFrame, styles: Styles) -> Figure | None
         axes.text(101, height, f"{share:.0f}%" + (f", {ratio:.0f}×" if ratio > 0 else ""), va="center")
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
-    return finish(figure)
+    return finish(figure), f"{len(records)} timed records"
 
 
-def figure2(block: Block, values: pd.DataFrame, styles: Styles) -> Figure | None:
+def figure2(block: Block, values: pd.DataFrame, styles: Styles) -> Drawn:
     """Draw attention by layer and position, and its share on the top tokens; means over all traced records."""
     traced = [run.traces["attention"] for run in block.runs if "attention" in run.traces]
     if not traced:
@@ -119,13 +125,13 @@ def figure2(block: Block, values: pd.DataFrame, styles: Styles) -> Figure | None
     upper.grid(visible=False)
     upper.set(xlabel="position in the prompt (%)", ylabel="layer")
     figure.colorbar(image, ax=upper, format="{x:g}", label=f"attention on\n{100 // BINS}% of the prompt")
-    top, blue = np.arange(101), {"color": style.BLUE}
+    top = np.arange(101)
     if len(traced) == 1:  # those of several runs have no common percentiles
-        lower.fill_between(top, 100 * low, 100 * high, alpha=0.25, linewidth=0, label="10th–90th percentile", **blue)
-    lower.plot(top, 100 * mean, label=f"mean of n={sum(trace['records'] for trace in traced)} records", **blue)
-    lower.plot(top, top, color=style.VERMILLION, linestyle=":", label="all tokens alike")
+        lower.fill_between(top, 100 * low, 100 * high, color=style.BLUE, alpha=0.25, linewidth=0)
+    lower.plot(top, 100 * mean, color=style.BLUE)
+    lower.plot(top, top, **REFERENCE)
     lower.set(xlabel="top tokens of the prompt (%)", ylabel="attention they hold (%)", xlim=(0, 100), ylim=(0, 101))
-    return finish(figure)
+    return figure, f"{sum(trace['records'] for trace in traced)} records"
 
 
 def _mean(traces: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
@@ -138,94 +144,74 @@ def _mean(traces: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
     return np.average(padded, axis=0, weights=[trace["records"] for trace in traces]).round(6)
 
 
-def figure5(block: Block, values: pd.DataFrame, styles: Styles) -> Figure | None:
-    """Plot the score less the unmodified model's against the speedup of the first token.
-
-    The first panel is the mean over tasks. If a task has fewer than `_FEW` records, only the three tasks with the most
-    records follow.
-    """
+def figure5(block: Block, values: pd.DataFrame, styles: Styles) -> Drawn:
+    """Plot the score less the unmodified model's against the speedup of the first token: macro-average, then tasks."""
     points = wide(values[values["method"] != "baseline"], [TTFT.key, SCORE_DIFFERENCE.key])
-    if points["name"].nunique() < 2:
+    if points["name"].nunique() < 2 or not points[SCORE_DIFFERENCE.key].any():
         return None
-    sizes = points.groupby("task", sort=False)[f"{SCORE_DIFFERENCE.key}_records"].max()
-    sizes = sizes.sort_values(ascending=False, kind="stable")  # the mean over tasks has all records
-    shown = [*sizes.index[: 4 if (sizes < _FEW).any() else None]]
-    tasks = [task for task in dict.fromkeys([MEAN, *points["task"]]) if task in shown]
-    parts = [points[points["task"] == task] for task in tasks]
-    titles = [f"{part['title'].iloc[0]}, n={style.span(part[f'{SCORE_DIFFERENCE.key}_records'])}" for part in parts]
-    figure, grid = panels(titles, 1.4, "speedup of the first token (×)", "score difference (points)", sharex=True)
-    for axes, part in zip(grid, parts, strict=True):
-        axes.axhline(0, label="unmodified", **REFERENCE)
-        _lines(axes, part, TTFT.key, SCORE_DIFFERENCE.key, styles)
-    return finish(figure)
+    tasks = [points[points["task"] == task] for task in dict.fromkeys([MEAN, *points["task"]])]
+    parts = {part["title"].iloc[0]: part for part in tasks if len(part)}
+    first, *others = parts
+    layout = [[first, first, *row] for row in in_rows(others, -(-len(others) // 2))] if others else [[first]]
+    figure, grid = panels(layout, 1.5, "speedup of the first token (×)", "score difference (points)", sharex=True)
+    for title, part in parts.items():
+        grid[title].axhline(0, **REFERENCE)
+        _lines(grid[title], part, TTFT.key, SCORE_DIFFERENCE.key, styles)
+        if title in others[1:]:
+            grid[title].sharey(grid[others[0]])
+    counts = [f"{title} {style.span(part[f'{SCORE_DIFFERENCE.key}_records'])}" for title, part in parts.items()]
+    return finish(figure, _entries(points, styles)), ", ".join(counts)
 
 
-def figure6(block: Block, values: pd.DataFrame, styles: Styles) -> Figure | None:
-    """Plot KL against the layer that prunes, of schedules of a single stage, a line per keep."""
+def figure6(block: Block, values: pd.DataFrame, styles: Styles) -> Drawn:
+    """Plot KL against the layer of the stage, of schedules of a single stage, a line per keep."""
     stages = {row.name: labels.stages(row.runs[0]) for row in block.rows if row.method == "lazyllm"}
     rows = [row for row in block.rows if len(stages.get(row.name, ())) == 1]
     by_depth = {stages[row.name][0][0].endswith("%") for row in rows}
     if len(by_depth) != 1:  # layers by number and by depth have no common axis
         return None
     points = wide(overall(numbers(block, rows)), [GEOMETRIC_KL.key])
-    if len(points) < 2:
+    layers, keeps = ([stages[name][0][part] for name in points["name"]] for part in (0, 1))
+    if len({*layers}) < 2:
         return None
-    own = [stages[name][0] for name in points["name"]]
-    points["tick"], points["keep"] = [float(layer.removesuffix("%")) for layer, _ in own], [keep for _, keep in own]
-    points["line"] = points["keep"].map("keep {:g}".format)
-    points = points.sort_values("keep", ascending=False)
-    shift = points.groupby("line", sort=False).ngroup() / 100  # of each line, so that no bar hides another
-    points["layer"] = points["tick"] * (1 + shift)
-    figure, (axes,) = panels([""], 1.9, f"{'depth (%)' if True in by_depth else 'layer'} that prunes", _KL_LABEL)
-    _lines(
-        axes, points, "layer", GEOMETRIC_KL.key, {line: line_style(n) for n, line in enumerate(points["line"].unique())}
-    )
-    axes.set_xticks(points["tick"].unique())
-    _log_kl(axes)
-    return finish(figure)
+    points = points.assign(layer=[float(layer.removesuffix("%")) for layer in layers], keep=keeps)
+    xlabel = "depth of the stage (%)" if True in by_depth else "layer of the stage"
+    figure, grid = panels([[""]], 1.9, xlabel, _KL_LABEL)
+    for number, keep in enumerate(sorted({*keeps}, reverse=True)):
+        line = points[points["keep"] == keep].sort_values("layer")
+        line["layer"] *= 1 + number / 100  # so that no bar hides another
+        options = line_style(number) | {"color": styles["lazyllm"]["color"]}
+        error_bars(grid[""], line, "layer", GEOMETRIC_KL.key, label=f"keep {keep:g}", **options)
+    grid[""].set_xticks(points["layer"].unique())
+    _log_kl(grid[""])
+    return finish(figure), f"{style.span(points[f'{GEOMETRIC_KL.key}_records'])} records"
 
 
-def figure7(block: Block, values: pd.DataFrame, styles: Styles) -> Figure | None:
-    """Draw a panel per traced row; rows whose runs prune after different layers are left out."""
+def figure7(block: Block, values: pd.DataFrame, styles: Styles) -> Drawn:
+    """Plot the tokens used by step, a panel per row that revives tokens; its runs must prune after the same layers."""
     traced = []
     for row in block.rows:
         traces = [run.traces for run in row.runs if "computed" in run.traces]
-        if len({tuple(trace["layers"]) for trace in traces}) == 1:
-            traced.append((row, traces))
-    reviving = [(row, traces) for row, traces in traced if any(map(_revives, traces))]
-    traced = reviving or traced
+        revives = any(len({*stage}) > 1 for trace in traces for stage in trace["computed"]["mean"])
+        if revives and len({tuple(trace["layers"]) for trace in traces}) == 1:
+            living = pd.DataFrame([trace["computed"]["living"] for trace in traces]).sum().astype(int)
+            traced.append((row, traces, living[living > living[0] / 2]))
     if not traced:
         return None
-    layers = sorted({layer for _, traces in traced for layer in traces[0]["layers"]})
-    layer_styles = {layer: line_style(number) for number, layer in enumerate(layers)}
-    living = [_living(traces) for _, traces in traced]
-    titles = [f"{row.label}, n={style.span(counts)}" for (row, _), counts in zip(traced, living, strict=True)]
-    figure, grid = panels(titles, 1.3, "generation step", "prompt tokens used (%)", sharex=True, sharey=True)
-    for axes, (_, traces), counts in zip(grid, traced, living, strict=True):
-        computed, num_steps = [trace["computed"] for trace in traces], len(counts)
-        mean, low, high = (100 * _mean(computed, key)[:, :num_steps] for key in ("mean", "low", "high"))
+    layout = in_rows([row.name for row, *_ in traced])
+    figure, grid = panels(layout, 1.6, "generation step", "prompt tokens used (%)", sharex=True, sharey=True)
+    for row, traces, counts in traced:
+        computed, color, axes = [trace["computed"] for trace in traces], styles[row.method]["color"], grid[row.name]
+        mean, low, high = (100 * _mean(computed, key)[:, : len(counts)] for key in ("mean", "low", "high"))
         axes.axhline(100, **REFERENCE)
         for stage, layer in enumerate(traces[0]["layers"]):
-            spread = {"color": layer_styles[layer]["color"], "alpha": 0.2, "linewidth": 0}
             if len(computed) == 1:  # those of several runs have no common percentiles
-                axes.fill_between(range(num_steps), low[stage], high[stage], **spread)
-            axes.plot(mean[stage], markevery=max(1, num_steps // 4), **layer_styles[layer])
+                axes.fill_between(counts.index, low[stage], high[stage], color=color, alpha=0.2, linewidth=0)
+            axes.plot(mean[stage], color=color)
+            axes.text(counts.index[-1], mean[stage, -1] + 2, f"after layer {layer}", ha="right")
         axes.set_ylim(0, 104)
-    entries: dict[str, Any] = {"before any stage": Line2D([], [], **REFERENCE)}
-    entries |= {f"after layer {layer}": Line2D([], [], **options) for layer, options in layer_styles.items()}
-    entries["10th–90th percentile"] = Patch(color=style.GREY, alpha=0.3, linewidth=0)
-    return finish(figure, entries)
-
-
-def _revives(trace: Mapping[str, Any]) -> bool:
-    """Return whether pruned tokens are revived: a stage's share then grows."""
-    return any(len(set(stage)) > 1 for stage in trace["computed"]["mean"])
-
-
-def _living(traces: Sequence[Mapping[str, Any]]) -> pd.Series:
-    """Return the number of records that generate at each step, as long as more than half of them do."""
-    counts = pd.DataFrame([trace["computed"]["living"] for trace in traces]).sum().astype(int)
-    return counts[counts > counts[0] / 2]
+    ends = [f"{row.name} {counts[0]} records, {counts.iloc[-1]} at the last step" for row, _, counts in traced]
+    return figure, "; ".join(ends)
 
 
 def speed_by_length(speeds: pd.DataFrame, stem: Path) -> list[Path]:
@@ -248,7 +234,7 @@ def speed_by_length(speeds: pd.DataFrame, stem: Path) -> list[Path]:
         model = f"{labels.title_of(first['model'], 'model')} ({first['weights']}, in {first['dtype']})"
         method = f"{labels.title_of(first['method'])} {first['setting']}".strip()
         repeats = f"median and range of n={first['repeats']} repeats"
-        axes.set_title(wrapped(f"{method} on {model}; {repeats}; {first['device']}", style.LETTERS))
+        axes.set_title(wrapped(f"{method} on {model}; {repeats}; {first['device']}", int(style.LETTERS * style.COLUMN)))
         finish(figure)
         return style.save(figure, stem)
 

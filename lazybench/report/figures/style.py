@@ -5,7 +5,7 @@ Sizes are in `paper.mplstyle`.
 
 import re
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,18 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-COLUMN = 3.3  # inches
-LETTERS = 57  # in a line as wide as a column
-# Okabe and Ito's palette without its yellow, which is too pale for lines on white. The numbers of colours, markers and
-# dashes have no common factor, so no two of the first 231 lines share all three.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000")
-BLUE, VERMILLION, _, ORANGE, *_, BLACK = _COLOURS
+COLUMN, PAGE = 3.3, 7.0  # widths of figures (inches)
+LETTERS = 17  # in an inch
+# The first seven styles; others follow them. They are the same in every report.
+_METHODS = ("random_drop", "static_pruning", "prompt_compression", "lazyllm", "lazyllm+", "fastkv", "gemfilter")
+_NO_REVIVAL = "_no_revival"  # ends the name of a method's variant
+# Okabe and Ito's palette without its yellow, which is too pale for lines on white. The numbers of colours and markers
+# have no common factor, so no two of the first 77 lines share both.
+_COLOURS = ("#000000", "#E69F00", "#56B4E9", "#0072B2", "#D55E00", "#009E73", "#CC79A7")
+_MARKERS = "XDPos^v<p>h"
+BLACK, ORANGE, _, BLUE, VERMILLION, *_ = _COLOURS
 GREY, PALE = "#666666", "#aaaaaa"
 REFERENCE = {"color": BLACK, "linestyle": ":", "linewidth": 1}
-_MARKERS = "osD^vPX<p>h"
-_DASHES = ("-", "--", "-.")  # references are dotted
 
 
 def styled() -> AbstractContextManager[None]:
@@ -32,45 +34,45 @@ def styled() -> AbstractContextManager[None]:
     return matplotlib.style.context(Path(__file__).with_name("paper.mplstyle"), after_reset=True)
 
 
-def canvas(height: float) -> Figure:
-    """Return an empty figure as wide as a column; `finish` adds to its height (inches)."""
-    return Figure(figsize=(COLUMN, height), layout="constrained")
+def canvas(height: float, width: float = COLUMN) -> Figure:
+    """Return an empty figure; `finish` adds to its height (inches)."""
+    return Figure(figsize=(width, height), layout="constrained")
 
 
-def panels(titles: Sequence[str], height: float, xlabel: str, ylabel: str, **shared: Any) -> tuple[Figure, list[Axes]]:
-    """Return a figure with a panel for each title in two columns, each `height` inches high under one line of title."""
-    count, columns = len(titles), min(2, len(titles))
-    rows = -(-count // columns)
-    texts = [wrapped(title, LETTERS // columns - 6) for title in titles]
-    height += 0.13 * max(text.count("\n") for text in texts)
-    figure = canvas(max(2.0, height * rows))
-    grid = figure.subplots(rows, columns, squeeze=False, **shared).ravel()
-    for axes in grid[count:]:
-        axes.remove()
-    for axes, text in zip(grid, texts, strict=False):
-        axes.set_title(text)
-    for axes in grid[count - columns : count]:
-        axes.set_xlabel(wrapped(xlabel, LETTERS // columns - 6))
+def in_rows(titles: Sequence[str], most: int = 4) -> list[list[str]]:
+    """Lay titles out in the fewest rows of at most `most`, as even as can be; a `.` is an empty place."""
+    columns = -(-len(titles) // -(-len(titles) // most))
+    padded = [*titles, *"." * (-len(titles) % columns)]
+    return [padded[start : start + columns] for start in range(0, len(padded), columns)]
+
+
+def panels(
+    layout: Sequence[Sequence[str]], height: float, xlabel: str, ylabel: str, **shared: bool
+) -> tuple[Figure, dict[str, Axes]]:
+    """Return a figure with a panel per title of a layout, whose rows are `height` inches high.
+
+    Several panels are as wide as the page, one is as wide as a column.
+    """
+    figure = canvas(height * len(layout), COLUMN if len(layout[0]) == 1 else PAGE)
+    grid = figure.subplot_mosaic([*map(list, layout)], **shared)
+    for title, axes in grid.items():
+        axes.set_title(wrapped(title, int(LETTERS * figure.get_figwidth() / len(layout[0]))))
         axes.tick_params(labelbottom=True)
-    for axes in grid[:count:columns]:
-        axes.set_ylabel(wrapped(ylabel, 18))
-    return figure, [*grid[:count]]
+    figure.supxlabel(xlabel)
+    figure.supylabel(ylabel)
+    return figure, grid
 
 
 def finish(figure: Figure, entries: Mapping[str, Any] | None = None) -> Figure:
-    """Add one legend below the panels: `entries`, or all labels of the panels."""
+    """Add one legend above the panels: `entries`, or all labels of the panels."""
     if entries is None:
-        entries = {}
-        for axes in figure.axes:
-            handles, texts = axes.get_legend_handles_labels()
-            entries |= zip(texts, handles, strict=True)
-    texts = [wrapped(text, LETTERS - 8) for text in entries]
-    longest = max(len(line) for text in texts for line in text.split("\n"))
-    rows = -(-len(texts) // max(1, LETTERS // (8 + longest)))
-    columns = -(-len(texts) // rows)
-    lines = sum(1 + text.count("\n") for text in texts) / columns
-    figure.set_figheight(figure.get_figheight() + 0.07 + 0.13 * lines)
-    figure.legend(entries.values(), texts, loc="outside lower center", ncols=columns)
+        both = [axes.get_legend_handles_labels() for axes in figure.axes]
+        entries = {text: handle for pair in both for handle, text in zip(*pair, strict=True)}
+    texts, rows, letters = [*entries], 1, LETTERS * figure.get_figwidth()
+    while sum(max(map(len, texts[at : at + rows])) + 7 for at in range(0, len(texts), rows)) > letters:
+        rows += 1
+    figure.set_figheight(figure.get_figheight() + 0.07 + 0.13 * rows)
+    figure.legend(entries.values(), texts, loc="outside upper center", ncols=-(-len(texts) // rows))
     return figure
 
 
@@ -88,18 +90,23 @@ def wrapped(text: str, letters: int) -> str:
 
 
 def line_style(number: int) -> dict[str, Any]:
-    """Return colour, marker and dash of a figure's n-th line."""
-    cycles = {"color": _COLOURS, "marker": _MARKERS, "linestyle": _DASHES}
-    return {name: values[number % len(values)] for name, values in cycles.items()}
+    """Return colour and marker of the n-th line."""
+    return {"color": _COLOURS[number % len(_COLOURS)], "marker": _MARKERS[number % len(_MARKERS)]}
+
+
+def method_styles(methods: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return styles of methods, in the order of legends; those without revival have open markers and dashes."""
+    styles = {}
+    for number, method in enumerate(dict.fromkeys([*_METHODS, *(name.removesuffix(_NO_REVIVAL) for name in methods)])):
+        styles[method] = line_style(number)
+        styles[method + _NO_REVIVAL] = styles[method] | {"markerfacecolor": "white", "linestyle": "--"}
+    return styles
 
 
 def error_bars(axes: Axes, points: pd.DataFrame, x: str, y: str, **options: Any) -> None:
-    """Draw points, over pale bars from `_low` to `_high` where a column has both."""
-    for key, name in (("xerr", x), ("yerr", y)):
-        if f"{name}_low" in points:
-            low, value, high = (points[f"{name}{end}"].astype(float) for end in ("_low", "", "_high"))
-            options[key] = value - low, high - value
-    axes.errorbar(points[x], points[y], ecolor=(options["color"], 0.4), **options)
+    """Draw points over pale bars from `_low` to `_high` of `y`."""
+    low, value, high = (points[f"{y}{end}"].astype(float) for end in ("_low", "", "_high"))
+    axes.errorbar(points[x], value, (value - low, high - value), ecolor=(options["color"], 0.4), **options)
 
 
 def span(numbers: Collection[int]) -> str:
