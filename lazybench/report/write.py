@@ -90,21 +90,21 @@ def _draw(
 
     captions = yaml.safe_load(files("lazybench.report.figures").joinpath("captions.yaml").read_text("utf-8"))
 
-    def saved(name: str, made: Any, stem: str, of: Sequence[Block]) -> list[dict[str, str]]:
+    def saved(name: str, made: Any, stem: str, *about: str) -> list[dict[str, str]]:
         if made is None:
             return []
         figure, counts = made
         png, _ = save(figure, folder / stem)
-        about = "; ".join(dict.fromkeys(f"{block.title}, {block.conditions}" for block in of))
         data = base64.b64encode(png.read_bytes()).decode()
-        caption = f"{captions[name].format(n=counts)}. {about}."
+        caption = "".join(f"{text}. " for text in (captions[name].format(n=counts), *about)).strip()
         return [{"name": name, "file": png.name, "caption": caption, "width": figure.get_figwidth(), "data": data}]
 
     styles, drawn = method_styles(row.method for block in blocks for row in pruned(block.rows)), []
     with styled():
-        common = saved("speed_against_kl", speed_against_kl(blocks, values, styles), "speed_against_kl", blocks)
+        common = saved("speed_against_kl", speed_against_kl(blocks, values, styles), "speed_against_kl")
         for block, own in zip(blocks, values, strict=True):
             figures = {draw.__name__: draw(block, own, styles) for draw in FIGURES}
-            parts = [saved(name, figure, f"{name}_{block.stem}", [block]) for name, figure in figures.items()]
+            about = f"{block.title}, {block.conditions}"
+            parts = [saved(name, figure, f"{name}_{block.stem}", about) for name, figure in figures.items()]
             drawn.append([one for part in parts for one in part])
     return common, drawn

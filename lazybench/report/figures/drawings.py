@@ -51,9 +51,12 @@ def speed_against_kl(blocks: Sequence[Block], values: Sequence[pd.DataFrame], st
         axes.axvline(1, **REFERENCE)
         _lines(axes, points, ANSWER.key, GEOMETRIC_KL.key, styles)
         _log_kl(axes)
-    points = pd.concat([points for _, points in pairs])
-    counts = [style.span(points[f"{key}_records"]) for key in (GEOMETRIC_KL.key, ANSWER.key)]
-    return finish(figure, _entries(points, styles)), "KL over {} records, times over {}".format(*counts)
+    counts = [
+        f"{block.title}, {block.conditions}: KL over {style.span(points[f'{GEOMETRIC_KL.key}_records'])} records, "
+        f"times over {style.span(points[f'{ANSWER.key}_records'])}"
+        for block, points in pairs
+    ]
+    return finish(figure, _entries(pd.concat([points for _, points in pairs]), styles)), "; ".join(counts)
 
 
 def _lines(axes: Axes, points: pd.DataFrame, x: str, y: str, styles: Styles) -> None:

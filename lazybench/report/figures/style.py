@@ -1,4 +1,4 @@
-"""The style of all figures: as wide as a paper's column, colours for the colour-blind, markers and dashes.
+"""The style of all figures: as wide as a paper's column or page, with colours for the colour-blind.
 
 Sizes are in `paper.mplstyle`.
 """
