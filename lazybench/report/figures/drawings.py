@@ -61,7 +61,7 @@ def speed_against_kl(blocks: Sequence[Block], values: Sequence[pd.DataFrame], st
 
 def _lines(axes: Axes, points: pd.DataFrame, x: str, y: str, styles: Styles) -> None:
     """Draw a line per method through its rows, with markers that grow with the speedup of the first token."""
-    for method, line in points.sort_values(TTFT.key).groupby("method", sort=False):
+    for method, line in points.sort_values(TTFT.key).groupby("method"):
         error_bars(axes, line, x, y, **styles[method] | {"marker": "none"})
         for size, across, up in zip(np.linspace(*_SIZES, len(line)), line[x], line[y], strict=True):
             axes.plot(across, up, **styles[method] | {"markersize": size, "linestyle": "none", "zorder": 3})
