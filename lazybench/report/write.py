@@ -12,7 +12,7 @@ import pandas as pd
 import yaml
 from jinja2 import Environment, PackageLoader, select_autoescape
 
-from lazybench.analysis.blocks import Block, pruned
+from lazybench.analysis.blocks import Block
 from lazybench.analysis.equal_time import equal_time
 from lazybench.analysis.numbers import numbers
 from lazybench.analysis.paired import compare
@@ -99,7 +99,7 @@ def _draw(
         caption = "".join(f"{text}. " for text in (captions[name].format(n=counts), *about)).strip()
         return [{"name": name, "file": png.name, "caption": caption, "width": figure.get_figwidth(), "data": data}]
 
-    styles, drawn = method_styles(row.method for block in blocks for row in pruned(block.rows)), []
+    styles, drawn = method_styles(row.method for block in blocks for row in block.rows), []
     with styled():
         common = saved("speed_against_kl", speed_against_kl(blocks, values, styles), "speed_against_kl")
         for block, own in zip(blocks, values, strict=True):

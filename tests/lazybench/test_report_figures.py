@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from report_runs import kl_traces, row, rows_of, stage_traces, times_of, write_run, write_times
 
-from lazybench.analysis.blocks import group, pruned
+from lazybench.analysis.blocks import group
 from lazybench.analysis.numbers import numbers, overall, wide
 from lazybench.analysis.records import find
 from lazybench.data.dataset_configs import datasets_of, load_dataset_configs
@@ -21,7 +21,7 @@ def draw(figure, root):
     """Draw a figure of the first block, or of all; return it with the count for its caption, or None."""
     blocks = group(*find([root]))
     values = [numbers(block) for block in blocks]
-    styles = style.method_styles(row.method for block in blocks for row in pruned(block.rows))
+    styles = style.method_styles(row.method for block in blocks for row in block.rows)
     with style.styled():
         return figure(blocks, values, styles) if figure is speed_against_kl else figure(blocks[0], values[0], styles)
 
