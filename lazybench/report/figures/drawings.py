@@ -31,7 +31,7 @@ from lazybench.report.figures.style import REFERENCE, canvas, error_bars, finish
 _KL_LABEL = "KL, geometric mean (nats)"
 _SIZES = 3, 5.5  # of the markers of a method's least and greatest strength (points)
 Styles = Mapping[str, Mapping[str, Any]]  # by method
-Drawn = tuple[Figure, str] | None
+Drawn = tuple[Figure, str] | None  # a figure, and its caption's `{n}`
 
 
 def speed_against_kl(blocks: Sequence[Block], values: Sequence[pd.DataFrame], styles: Styles) -> Drawn:
@@ -156,7 +156,8 @@ def figure5(block: Block, values: pd.DataFrame, styles: Styles) -> Drawn:
     parts = {part["title"].iloc[0]: part for part in tasks if len(part)}
     first, *others = parts
     layout = [[first, first, *row] for row in in_rows(others, -(-len(others) // 2))] if others else [[first]]
-    figure, grid = panels(layout, 1.5, "speedup of the first token (×)", "score difference (points)", sharex=True)
+    height = 1.5 if len(layout) > 1 else 2.2
+    figure, grid = panels(layout, height, "speedup of the first token (×)", "score difference (points)", sharex=True)
     for title, part in parts.items():
         grid[title].axhline(0, **REFERENCE)
         _lines(grid[title], part, TTFT.key, SCORE_DIFFERENCE.key, styles)
