@@ -224,7 +224,7 @@ def speed_by_length(speeds: pd.DataFrame, stem: Path) -> list[Path]:
     first, tokens = speeds.iloc[0], speeds["tokens"]
     titles = {"ttft_speedup": "first token", "generation_speedup": f"answer of {first['new_tokens']} tokens"}
     with style.styled():
-        figure = canvas(2.2)
+        figure = canvas(2.6)
         axes = figure.subplots()
         for number, (key, name) in enumerate(titles.items()):
             error_bars(axes, speeds, "tokens", key, elinewidth=0.6, label=name, **line_style(number))
@@ -238,7 +238,7 @@ def speed_by_length(speeds: pd.DataFrame, stem: Path) -> list[Path]:
         model = f"{labels.title_of(first['model'], 'model')} ({first['weights']}, in {first['dtype']})"
         method = f"{labels.title_of(first['method'])} {first['setting']}".strip()
         repeats = f"median and range of n={first['repeats']} repeats"
-        axes.set_title(wrapped(f"{method} on {model}; {repeats}; {first['device']}", int(style.LETTERS * style.COLUMN)))
+        axes.set_title(wrapped(f"{method} on {model}; {repeats}; {first['device']}", 46))  # over the axes
         finish(figure)
         return style.save(figure, stem)
 

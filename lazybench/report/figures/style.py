@@ -26,6 +26,7 @@ _COLOURS = ("#000000", "#E69F00", "#56B4E9", "#0072B2", "#D55E00", "#009E73", "#
 _MARKERS = "XDPos^v<p>h"
 BLACK, ORANGE, _, BLUE, VERMILLION, *_ = _COLOURS
 GREY, PALE = "#666666", "#aaaaaa"
+METADATA = {"png": {"Software": None}, "pdf": dict.fromkeys(("CreationDate", "Creator", "Producer"))}  # no versions
 REFERENCE = {"color": BLACK, "linestyle": ":", "linewidth": 1}
 
 
@@ -77,11 +78,11 @@ def finish(figure: Figure, entries: Mapping[str, Any] | None = None) -> Figure:
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
-    """Write PNG and PDF without dates or versions in them."""
-    png, pdf = (stem.with_name(f"{stem.name}.{suffix}") for suffix in ("png", "pdf"))
-    figure.savefig(png, metadata={"Software": None})
-    figure.savefig(pdf, metadata={"CreationDate": None})
-    return [png, pdf]
+    """Write PNG and PDF, and return both files."""
+    files = [stem.with_name(f"{stem.name}.{kind}") for kind in METADATA]
+    for file, metadata in zip(files, METADATA.values(), strict=True):
+        figure.savefig(file, metadata=metadata)
+    return files
 
 
 def wrapped(text: str, letters: int) -> str:

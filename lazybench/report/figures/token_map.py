@@ -37,7 +37,7 @@ def picture(maps: Sequence[TokenMap], tokenizer: Any, details: Mapping[str, str]
                 column += len(part)
         axes.set_ylim(row + 0.5, -0.5)
         figure.set_size_inches(style.COLUMN, _LINE * (row + 1))
-        figure.savefig(file, format=kind[1:], metadata={"CreationDate" if kind == ".pdf" else "Software": None})
+        figure.savefig(file, format=kind[1:], metadata=style.METADATA[kind[1:]])
     return file.getvalue()
 
 
