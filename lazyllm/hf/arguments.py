@@ -18,8 +18,7 @@ from lazyllm.hf.private import CACHE, OLD_CACHE
 _EVERY_LAYER = ("output_attentions", "output_hidden_states", "output_router_logits")
 # Tensors that a decoder uses only before its first layer, or that `LayerArguments` selects.
 _KNOWN_TENSORS = {"input_ids", "inputs_embeds", "attention_mask", "position_ids", "token_type_ids", "cache_position"}
-# Gemma 4's addition to each token in each layer; features of images for the first layers, and which tokens get them.
-_KNOWN_TENSORS |= {"per_layer_inputs", "deepstack_visual_embeds", "visual_pos_masks"}
+_KNOWN_TENSORS |= {"per_layer_inputs"}  # Gemma 4's addition to each token in each layer
 _PROTECT = "protect must be a mask of the prompts' tokens, bool {shape}, or spans of one prompt, such as [(0, 40)]"
 PROMPT_LEARNING = "PEFT's prompt learning puts virtual tokens before the prompt, which is not supported: leave it out"
 TRAINING = "the model is in training mode: call model.eval() first"

@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from lazyllm.core.attention import BLOCK_ELEMENTS, Kernel
+from lazyllm.core.attention import Kernel
 from lazyllm.core.errors import LazyLLMError
 from lazyllm.hf.private import attention_implementation
 
@@ -20,7 +19,10 @@ CURRENT_ENGINE: ContextVar[Any] = ContextVar("lazyllm_engine", default=None)
 CURRENT_MODEL: ContextVar[Any] = ContextVar("lazyllm_model", default=None)
 # Stands for a causal mask that a model of text and images passes to its decoder, which then makes its own mask.
 CAUSAL_MASK = object()
-NOT_CAUSAL = "the attention mask is not plainly causal, as when image tokens see each other: this is not supported"
+NOT_CAUSAL = (
+    "the attention mask is not plainly causal, as when tokens of an image see each other: give a text, without "
+    "token_type_ids"
+)
 _OUTSIDE = (
     "attention under lazyllm.enable ran outside the model's forward pass: leave out cache_implementation, and give "
     "another model its own config object"
@@ -60,23 +62,9 @@ def _mask(**kwargs: Any) -> Any:
         return engine.mask(**kwargs)
     if CURRENT_MODEL.get() is None:
         raise LazyLLMError(_OUTSIDE)
-    # Some models express a window as a full mask with one more condition.
-    windows = None, kwargs.get("local_size"), getattr(kwargs["config"], "sliding_window", None)
-    if not kwargs["allow_is_causal_skip"] and not any(
-        _is_causal(window, **kwargs) for window in dict.fromkeys(windows)
-    ):
+    if not kwargs["allow_is_causal_skip"]:
         raise LazyLLMError(NOT_CAUSAL)
     return CAUSAL_MASK
-
-
-def _is_causal(window: int | None, mask_function: Any, device: torch.device, **sizes: Any) -> bool:
-    """Return whether a mask is causal, within a window if there is one; reads the device once per block."""
-    causal: Any = causal_mask_function if window is None else sliding_window_causal_mask_function(window)
-    queries = torch.arange(sizes["q_length"], device=device) + sizes["q_offset"]
-    keys = torch.arange(sizes["kv_length"], device=device) + sizes["kv_offset"]
-    batch = torch.arange(sizes["batch_size"], device=device)[:, None, None]
-    blocks = queries[:, None].split(max(1, BLOCK_ELEMENTS // (len(batch) * len(keys))))
-    return all(bool((mask_function(batch, 0, rows, keys) == causal(0, 0, rows, keys)).all()) for rows in blocks)
 
 
 AttentionInterface.register(NAME, _attention)

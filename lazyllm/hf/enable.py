@@ -20,7 +20,7 @@ from lazyllm.core.sequence import Stats, only
 from lazyllm.hf import private
 from lazyllm.hf.arguments import read_schedule
 from lazyllm.hf.attention_interface import NAME, loaded_kernel
-from lazyllm.hf.model_patches import ModelPatches, Patch, RopeDeltas
+from lazyllm.hf.model_patches import ModelPatches, Patch
 from lazyllm.hf.model_support import check_adapters, check_attention, find_parts
 from lazyllm.rankings.attention import AttentionRanking
 
@@ -120,10 +120,10 @@ class Session:
         config = self._parts.decoder.config
         self._setup.ranking.check()  # a setting may have changed since `enable`
         check_attention(self._parts.decoder)
-        check_adapters(modules := [*self._model.modules()])
+        check_adapters(self._model.modules())
         # The config may have changed since `enable`; a new kernel object marks the caches of this `with`.
         setup = replace(self._setup, kernel=loaded_kernel(config))
-        patches = ModelPatches(self._model, self._parts, setup, RopeDeltas(modules), self._protect, self._newest_only)
+        patches = ModelPatches(self._model, self._parts, setup, self._protect, self._newest_only)
         self._patches = patches
         with ExitStack() as restore:
             restore.callback(private.set_attention_implementation, config, setup.kernel.name)

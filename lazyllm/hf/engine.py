@@ -31,7 +31,6 @@ class HFEngine(Engine):
         self.packer = BatchPacker(batch_size)
         self.protected: Tensor | None = None  # which tokens of the prompts are, bool (batch, columns), on the CPU
         self.state_layers: list[Any] = []  # transformers' cache of layers that carry a state from token to token
-        self.rope_deltas: list[Any] | None = None  # see `RopeDeltas`
         self.layer = -1  # the decoder layer that is running or ran last
         self._rope_switch = rope_switch  # see `model_support.rope_switch`
         self._layer_arguments = LayerArguments(batch_size)

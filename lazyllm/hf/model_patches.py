@@ -2,8 +2,7 @@
 
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn
@@ -55,35 +54,6 @@ class Patch:
             setattr(self._module, self._name, self.original)
 
 
-class RopeDeltas:
-    """The `rope_deltas` of a model's modules: by how much positions after an image exceed the count of tokens."""
-
-    def __init__(self, modules: Iterable[nn.Module]) -> None:
-        self._modules = [module for module in modules if "rope_deltas" in vars(module)]
-        self._lock = threading.RLock()  # the model has one value for all threads, so generations take turns
-
-    def get(self) -> list[Any]:
-        return [module.rope_deltas for module in self._modules]
-
-    def set(self, deltas: list[Any] | None) -> None:
-        for module, value in zip(self._modules, deltas or [None] * len(self._modules), strict=True):
-            module.rope_deltas = value
-
-    @contextmanager
-    def of_generation(self, cache: Any) -> Iterator[None]:
-        """Set the model's deltas to those of the generation with this cache, None for a new one; other threads wait."""
-        if not self._modules:
-            yield
-            return
-        with self._lock:
-            before = self.get()
-            self.set(getattr(getattr(cache, "engine", None), "rope_deltas", None))
-            try:
-                yield
-            finally:
-                self.set(before)
-
-
 @dataclass
 class _GenerateCall:
     """The settings and state of a call of `generate`; passes that `generate` itself prepares are the call's own."""
@@ -126,10 +96,7 @@ class _Thread(threading.local):
 class ModelPatches:
     """The replacements of one model's methods, each called with the original method first; see `Patch`."""
 
-    def __init__(
-        self, model: Any, parts: ModelParts, setup: Setup, rope_deltas: RopeDeltas, protect: Any, newest_only: bool
-    ) -> None:
-        self._rope_deltas = rope_deltas
+    def __init__(self, model: Any, parts: ModelParts, setup: Setup, protect: Any, newest_only: bool) -> None:
         self.sequences: list[Stats] = []  # of the generation that began last
         self.protect, self._newest_only = protect, newest_only
         self._model, self._parts, self._setup = model, parts, setup
@@ -181,8 +148,7 @@ class ModelPatches:
         kwargs = {name: value for name, value in kwargs.items() if name not in ("schedule", "protect")}
         outer, self._thread.call = self._thread.call, call
         try:
-            with self._rope_deltas.of_generation(cache):
-                return generate(*args, **kwargs)
+            return generate(*args, **kwargs)
         finally:
             self._thread.call = outer
 
@@ -203,17 +169,14 @@ class ModelPatches:
 
     def forward(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run a pass of the model; refuse one that asks for other logits than the newest tokens'."""
-        inputs, call, thread = arguments_by_name(forward, args, kwargs), self._thread.call, self._thread
+        inputs, thread = arguments_by_name(forward, args, kwargs), self._thread
         arguments.check_logits(inputs, accept_every=self._newest_only)
         arguments.check_outputs(inputs, self._model.config)
-        is_own = call is not None and call.is_prepared
-        deltas = nullcontext() if is_own else self._rope_deltas.of_generation(inputs.get(private.CACHE))
         # A pass may run inside another one: in a hook, or in a callback of `generate`.
         model, engine = CURRENT_MODEL.set(self), CURRENT_ENGINE.set(None)
         thread.has_decoded, thread.mask = False, inputs.get("attention_mask")
         try:
-            with deltas:
-                output = forward(*args, **kwargs)
+            output = forward(*args, **kwargs)
         finally:
             CURRENT_MODEL.reset(model)
             CURRENT_ENGINE.reset(engine)
@@ -251,8 +214,6 @@ class ModelPatches:
             lazy_cache = cache if isinstance(cache, LazyCache) else LazyCache.of_engine(engine, cache)
             if is_shown and not engine.sequences[0].stats.steps:
                 self.sequences = lazy_cache.sequences
-            if width > 1:
-                engine.rope_deltas = self._rope_deltas.get()
             output = forward(**{**packed, private.CACHE: lazy_cache, "use_cache": True})
         if isinstance(output, tuple):
             return (engine.newest_hidden(output[0]), *output[1:])

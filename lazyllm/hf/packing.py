@@ -10,7 +10,7 @@ from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.kv_cache import concat_ranges
 from lazyllm.hf.arguments import input_tokens
 
-_PER_TOKEN = ("input_ids", "inputs_embeds", "token_type_ids", "visual_pos_masks", "per_layer_inputs")
+_PER_TOKEN = ("input_ids", "inputs_embeds", "token_type_ids", "per_layer_inputs")
 
 
 class BatchPacker:
@@ -63,18 +63,17 @@ class BatchPacker:
         self.computed_after_pass = torch.cat([self.computed, is_new], dim=1)
         num_new = is_new.sum(dim=1).tolist()
         ranges = [range(start, start + count) for start, count in zip(num_computed_tokens, num_new, strict=True)]
-        image_positions = _check_positions(arguments, ranges, is_new)
+        _check_positions(arguments, ranges, is_new)
         positions = concat_ranges(ranges, tokens.device)
         # The model itself would count padding in its positions.
         if batch_size > 1 or not self.computed_after_pass.all():
-            given = positions[None] if image_positions is None else _packed(image_positions, is_new, 1)
-            arguments = {**arguments, "position_ids": given, "attention_mask": None}
+            arguments = {**arguments, "position_ids": positions[None], "attention_mask": None}
             arguments.pop("cache_position", None)
             for name in _PER_TOKEN:
                 if (value := arguments.get(name)) is not None:
                     if value.shape[:2] != tokens.shape[:2]:
                         raise LazyLLMError(f"the {name}, of shape {tuple(value.shape)}, are not one per token")
-                    arguments[name] = _packed(value, is_new, 0)
+                    arguments[name] = _packed(value, is_new)
         return arguments, num_new, positions
 
     def _new_tokens(
@@ -103,34 +102,29 @@ class BatchPacker:
         return is_new
 
 
-def _packed(value: Tensor, is_new: Tensor, dim: int) -> Tensor:
-    """Return (..., batch, width, ...) as (..., 1, tokens, ...) with the new tokens, bool (batch, width)."""
-    flat = value.flatten(dim, dim + 1)
+def _packed(value: Tensor, is_new: Tensor) -> Tensor:
+    """Return (batch, width, ...) as (1, tokens, ...) with the new tokens, bool (batch, width)."""
+    flat = value.flatten(0, 1)
     if not is_new.all():
-        flat = flat.index_select(dim, is_new.flatten().nonzero()[:, 0].to(flat.device))
-    return flat.unsqueeze(dim)
+        flat = flat.index_select(0, is_new.flatten().nonzero()[:, 0].to(flat.device))
+    return flat[None]
 
 
-def _check_positions(arguments: dict[str, Any], ranges: list[range], is_new: Tensor) -> Tensor | None:
-    """Refuse a text's position_ids other than those in `ranges`, one per sequence; reads the device once.
+def _check_positions(arguments: dict[str, Any], ranges: list[range], is_new: Tensor) -> None:
+    """Refuse position_ids other than those in `ranges`, one per sequence, in each of their axes; read the device once.
 
-    Return those of a text with images, (axes, batch, width), in time, height and width, which only the rotary
-    tables use; else None. `is_new`, bool (batch, width), marks the tokens of the pass that are computed.
+    `is_new`, bool (batch, width), marks the tokens of the pass that are computed.
     """
     position_ids, width = arguments.get("position_ids"), input_tokens(arguments).shape[1]
     if position_ids is None:
-        return None
+        return
     if position_ids.shape[-1] != width:
         wrong = f"the position_ids, or the mask they are counted from, are for {position_ids.shape[-1]} tokens"
         raise LazyLLMError(f"{wrong}, but the pass has {width}")
     by_sequence = position_ids.expand(*position_ids.shape[:-2], len(ranges), width)
     given = by_sequence.flatten(-2) if is_new.all() else by_sequence[..., is_new.to(position_ids.device)]
-    is_text = (given == concat_ranges(ranges, given.device)).view(-1, given.shape[-1]).all(dim=-1).tolist()
-    if all(is_text):
-        return None
-    # The first of four axes counts the tokens; none of three axes does.
-    if position_ids.ndim != 3 or (len(is_text) == 4 and not is_text[0]):
+    if not (given == concat_ranges(ranges, given.device)).all():
         one = f"{ranges[0].start} to {ranges[0].stop - 1}"
         must = one if len(ranges) == 1 else "those that continue each sequence"
-        raise LazyLLMError(f"the position_ids are not {must}: LazyLLM needs all tokens from the first on, without gaps")
-    return by_sequence
+        needs = "all tokens of a text from the first on, without gaps, and no images with positions of their own"
+        raise LazyLLMError(f"the position_ids are not {must}: LazyLLM needs {needs}")
