@@ -30,7 +30,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class WindowMask:
-    """A window or chunk of positions that a layer sees, in place of a (queries, keys) mask."""
+    """A window of positions that a layer sees, in place of a (queries, keys) mask."""
 
     visible: MaskFunction  # which keys a query sees
     size: int  # largest number of positions that a query sees

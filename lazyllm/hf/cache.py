@@ -7,7 +7,7 @@ import torch
 from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
-from lazyllm.core.errors import LazyLLMError
+from lazyllm.core.errors import LazyLLMError, unsupported
 from lazyllm.core.sequence import Stats, only
 from lazyllm.hf import private
 from lazyllm.hf.attention_interface import CURRENT_ENGINE
@@ -63,12 +63,10 @@ class LazyCache(Cache):
             raise LazyLLMError("this cache belongs to a generation on another model, or under a `with` that has ended")
         return self.engine.group.update(layer_idx, key_states, value_states)
 
-    def __bool__(self) -> bool:
-        # Phi-3 drops a truthy cache when its rotary tables change; LazyLLM refuses that step instead.
-        return bool(self.engine.state_layers)
-
-    def get_seq_length(self, layer_idx: int = 0) -> Any:
-        return self.engine.position_offset()
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        if self.engine.is_in_layer:
+            raise unsupported("the decoder layers take positions from the cache's length")
+        return self.engine.packer.num_columns
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
         return self.engine.packer.num_columns + query_length, 0

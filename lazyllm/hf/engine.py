@@ -18,7 +18,6 @@ from lazyllm.hf.arguments import TRAINING
 from lazyllm.hf.attention_interface import CURRENT_ENGINE, NOT_CAUSAL
 from lazyllm.hf.layer_arguments import LayerArguments
 from lazyllm.hf.packing import BatchPacker
-from lazyllm.hf.private import execution_device
 
 
 class HFEngine(Engine):
@@ -36,7 +35,7 @@ class HFEngine(Engine):
         self._layer_arguments = LayerArguments(batch_size)
         self._lock = threading.Lock()  # locked during a pass
         self._is_broken = False  # whether a pass failed
-        self._running: tuple[nn.Module, torch.device] | None = None  # the layer that is running, and its input's device
+        self.is_in_layer = False  # whether a decoder layer is running
         self._has_attended = False  # whether the layer that is running, or ran last, has attended
         self._is_widened = False  # whether the last layer's output has been widened, see `_widen`
 
@@ -61,24 +60,18 @@ class HFEngine(Engine):
             self.packer.computed = self.packer.computed_after_pass
             self._is_broken = False
 
-    def run_layer(
-        self, layer: int, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Run a decoder layer's own `forward` over the tokens it computes; where a group begins, prune first.
-
-        The first argument is the previous layer's output, (1, num_queries, hidden), as hooks left it.
-        """
-        args = args or (kwargs.pop("hidden_states", None),)
+    def run_layer(self, layer: int, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a decoder layer's own `forward` over the tokens it computes; where a group begins, prune first."""
+        args = args or (kwargs.pop("hidden_states", None),)  # the previous layer's output, as hooks left it
         packed = (1, self.group.num_queries)
         if layer != self.layer + 1 or not isinstance(args[0], Tensor) or args[0].shape[:-1] != packed:
             raise unsupported("the decoder layers do not pass on one hidden state per token")
         if layer == self.group.layers.stop:
             args = (self.run_stage(args[0]), *args[1:])
-        self.layer, self._running, self._has_attended = layer, (module, args[0].device), False
-        if self.group.is_prefill or not self._layer_arguments.passes_unchanged(layer, self.group):
-            args, kwargs = self._layer_arguments.select(layer, self.group, forward, args, kwargs)
+        self.layer, self.is_in_layer, self._has_attended = layer, True, False
+        args, kwargs = self._layer_arguments.select(layer, self.group, forward, args, kwargs)
         output = forward(*args, **kwargs)
-        self._running = None
+        self.is_in_layer = False
         if not self._has_attended and self.setup.windows[layer] != 0:
             raise unsupported(f"decoder layer {layer} did not attend through transformers' interface and cache")
         is_last = layer + 1 == len(self.group_of)
@@ -93,19 +86,6 @@ class HFEngine(Engine):
         by_sequence = hidden.new_zeros(len(self.sequences), *hidden.shape[1:])
         live = torch.tensor([sequence.index for sequence in self.live])
         return by_sequence.index_copy(0, to_device(live, hidden.device), hidden)
-
-    def position_offset(self) -> int | Tensor:
-        """Return the offset that a model adds to the indexes of tokens to get their positions.
-
-        Between passes it is the width of the earlier passes, padding included. Llama 4 reads it in its attention,
-        for the tokens that the layer computes: int64 (num_queries,) if there are gaps or several sequences.
-        """
-        if self._running is None:
-            return self.packer.num_columns
-        if len(self.sequences) == 1 and (self.group.num_queries == 1 or self.group.index == 0):
-            return self.sequences[0].num_tokens - self.group.num_queries
-        positions = self.group.queries.positions.to(execution_device(*self._running))
-        return positions - torch.arange(positions.shape[0], device=positions.device)
 
     def mask(self, **kwargs: Any) -> WindowMask | None:
         """Return the layer's window, or None if causality suffices; transformers calls this as its mask interface."""
@@ -176,7 +156,7 @@ class HFEngine(Engine):
             yield
         finally:
             CURRENT_ENGINE.reset(outer)
-            self._running = None
+            self.is_in_layer = False
             self._lock.release()
 
     def _check_rope(self, num_computed_tokens: list[int], num_new_tokens: list[int]) -> None:

@@ -36,14 +36,12 @@ class LayerArguments:
             arrival = self._arrival.extend(self._first.end, new.positions[None])
             arrival[new.batch_index, new.positions] = torch.arange(end - sum(new.counts), end, device=arrival.device)
 
-    def passes_unchanged(self, layer: int, group: LayerGroup) -> bool:
-        """Return whether a layer takes the model's arguments unchanged in a decoding step, and makes no table."""
-        return layer not in self._making and self._computes_input(group)
-
     def select(
         self, layer: int, group: LayerGroup, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return a layer's arguments, each per-token one only for the positions that its group computes."""
+        if not group.is_prefill and layer not in self._making and self._computes_input(group):
+            return args, kwargs
         if any(isinstance(value, torch.Tensor) for value in args[1:]):
             _, *named = arguments_by_name(forward, args, kwargs).items()
             args, kwargs = args[:1], dict(named)

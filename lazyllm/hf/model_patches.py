@@ -110,7 +110,7 @@ class ModelPatches:
         # If the model is compiled inside the `with`, these run uncompiled: they cannot be traced as a graph.
         yield decoder, "forward", torch.compiler.disable(self.decode)
         for index, layer in enumerate(self._parts.layers):
-            yield layer, "forward", partial(_run_layer, index, layer)
+            yield layer, "forward", partial(_run_layer, index)
         if model is not decoder:
             yield model, "forward", torch.compiler.disable(self.forward)
         if model.can_generate():
@@ -262,10 +262,10 @@ class ModelPatches:
             engine.protected = arguments.read_protected(protect, inputs.get("input_ids"), inputs.get("attention_mask"))
 
 
-def _run_layer(index: int, layer: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _run_layer(index: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     engine = CURRENT_ENGINE.get()
     # Without an engine the layer runs unpatched, and its attention is refused.
-    return forward(*args, **kwargs) if engine is None else engine.run_layer(index, layer, forward, args, kwargs)
+    return forward(*args, **kwargs) if engine is None else engine.run_layer(index, forward, args, kwargs)
 
 
 def _refuse_continuous_batching(*args: Any, **kwargs: Any) -> None:

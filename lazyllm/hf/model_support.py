@@ -13,8 +13,8 @@ from lazyllm.core.errors import LazyLLMError
 from lazyllm.hf import private
 from lazyllm.hf.attention_interface import NAME
 
-# Attention that sees every earlier token, or those in a window or chunk of true positions.
-_LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
+# Attention that sees every earlier token, or those in a window of true positions.
+_LAYER_TYPES = {"full_attention", "sliding_attention"}
 # Layers that carry a state from token to token, so no pruned token can be revived; and others in the same models.
 _STATEFUL = {"linear_attention", "conv", "mamba", "recurrent", "hybrid", "hybrid_sliding"}
 _BESIDE_STATEFUL = {"mlp", "moe"}
@@ -126,7 +126,7 @@ def _check_layers(model: Any, decoder: Any, modules: list[nn.Module], revive: bo
     has_interface = stateful or private.supports_attention_interface(decoder)
     problems = {
         f"has {', '.join(stateful)} layers, which carry a state, {without}": stateful and revive,
-        f"has {', '.join(others)} layers, which choose or merge tokens themselves": others,
+        f"has {', '.join(others)} layers, which are not supported": others,
         "mixes neighbouring tokens by convolution in its layers": convolves and not stateful,
         "makes new rotary tables inside its layers as the text grows": changing_rope,
         "is configured with bidirectional attention": not getattr(config, "is_causal", True),

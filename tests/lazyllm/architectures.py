@@ -75,7 +75,7 @@ _TWO_RANKS = {
 }
 
 
-_PLAIN = {"full_attention", "sliding_attention", "chunked_attention"}
+_PLAIN = {"full_attention", "sliding_attention"}
 
 
 def _alternating(kind: str) -> list[str]:
@@ -139,17 +139,18 @@ _VARIANTS: dict[str, dict] = {
     "gpt_bigcode/heads": {"multi_query": False},
     "granitemoehybrid/attention": {"layer_types": ["full_attention"] * LAYERS},
     "llama/eager": {"attn_implementation": "eager"},
+    "llama4_text/full": {"layer_types": ["full_attention"] * LAYERS},
     "moshi/dynamic": {"rope_parameters": {**_ROPE, "rope_type": "dynamic", "factor": 4.0}},
     "mpt/learned": {"attn_config": {"alibi": False}},
 }
 _RIGHT = """
 afmoe apertus apertus1p5_text arcee aria_text axk1 bitnet cohere cohere2 cohere2_moe cohere_compass_text ctrl cwm dbrx
 deepseek_v2 deepseek_v3 dots1 emu3 ernie4_5 ernie4_5_moe exaone exaone4 exaone_moe flex_olmo flint fuyu gemma gemma2
-gemma3 gemma3_text gemma4 gemma4_text gemma4_unified gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite got_ocr2
+gemma3 gemma3_text gemma4 gemma4_text gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite got_ocr2
 gpt-sw3 gpt2 gpt_bigcode gpt_neox gpt_oss granite granite_swa granitemoe granitemoe_swa granitemoeshared helium
-hunyuan_v1_dense hunyuan_v1_moe hy_v3 hyperclovax internlm3 iquestcoder jais2 jetmoe kolibri1 laguna llama llama4
-llama4_text mellum mimo_v2_flash minicpm3 minimax_m2 ministral ministral3 mistral mixtral modernbert-decoder moshi
-moss_transcribe_diarize nanochat nemotron olmo olmo2 olmo3 olmoe opt persimmon phi phi3 phi4_multimodal phimoe qwen2
+hunyuan_v1_dense hunyuan_v1_moe hy_v3 hyperclovax internlm3 iquestcoder jais2 jetmoe kolibri1 laguna llama mellum
+mimo_v2_flash minicpm3 minimax_m2 ministral ministral3 mistral mixtral modernbert-decoder moshi moss_transcribe_diarize
+nanochat nemotron olmo olmo2 olmo3 olmoe opt persimmon phi phi3 phi4_multimodal phimoe qwen2
 qwen2_moe qwen3 qwen3_moe sarvam_mla sarvam_moe seed_oss smollm3 solar_open starcoder2 vaultgemma youtu
 """
 RIGHT = frozenset(_RIGHT.split())
@@ -216,9 +217,7 @@ def _narrowed(cls: type[PreTrainedConfig]) -> dict:
     for name in fields.intersection(_WINDOWS.split()):
         changes[name] = NARROW
     if changes and "layer_types" in fields and set(getattr(cls(), "layer_types", None) or ()) <= _PLAIN:
-        changes["layer_types"] = _alternating(
-            "chunked_attention" if "attention_chunk_size" in fields else "sliding_attention"
-        )
+        changes["layer_types"] = _alternating("sliding_attention")
     if changes and "use_sliding_window" in fields:
         changes["use_sliding_window"] = True
     for name, (_, part) in _parts(cls).items():

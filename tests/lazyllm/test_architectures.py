@@ -131,7 +131,7 @@ def test_every_architecture_is_right_or_refused_in_one_line(limited, part):
     assert not wrong, "\n".join(f"{case}: {kind} {why}" for case, (kind, why) in wrong.items())
 
 
-@pytest.mark.parametrize("case", ["llama", "llama4_text", "mistral/narrow", "gpt_oss", "falcon", "mamba"])
+@pytest.mark.parametrize("case", ["llama", "llama4_text/full", "mistral/narrow", "gpt_oss", "falcon", "mamba"])
 def test_some_architectures(case):
     kind, why = judge(case)
     assert kind == ("right" if architectures.is_right(case) else "refused"), why

@@ -146,7 +146,7 @@ PLACES = {"one": "00000", "halves": "00011", "at a stage": "00111", "in turn": "
 
 def spread(model, places, *devices):
     """The model with its layers at `places`, and all else on the first device."""
-    decoder = next(name for name, part in model.named_children() if name != "lm_head" and name != "embed_out")
+    decoder = next(name for name, part in model.named_children() if name != "lm_head")
     (stack,) = (name for name, part in getattr(model, decoder).named_children() if len(list(part.children())) == 5)
     names = {name: devices[0].name for name, _ in model.named_children() if name != decoder}
     names |= {f"{decoder}.{name}": devices[0].name for name, _ in getattr(model, decoder).named_children()}
@@ -179,7 +179,7 @@ def check_same(actual, expected):
 @pytest.mark.parametrize("ranking", [lazyllm.AttentionRanking(), lazyllm.AttentionRanking(revive=False)], ids=str)
 @pytest.mark.parametrize("places", PLACES)
 def test_a_batch_over_devices(device, other, places, ranking):
-    model, ids = families.build("llama4"), torch.cat([families.prompt(40, seed) for seed in range(3)])
+    model, ids = families.build("gemma3"), torch.cat([families.prompt(40, seed) for seed in range(3)])
     mask = torch.ones_like(ids)
     mask[0, :3], mask[2, :30] = 0, 0
     expected = answer(model, ids, mask=mask, ranking=ranking)
