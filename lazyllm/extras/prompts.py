@@ -46,7 +46,7 @@ def select(
     LazyLLM's importance. `AttentionRanking(first=4, queries=32)` keeps the ends of a prompt, such as a chat template's.
 
     Args:
-        model: a model that `enable` takes, in eval mode, with or without a language-modelling head.
+        model: a model that `enable` takes, in eval mode.
         ids: the prompt, int64 (n,) or (1, n), or a list of ids.
         keep: the fraction of the prompt to keep, ranked once half of the layers have run: 0.3 is "50%:0.3"; or a
             schedule, as in `enable`. If nothing is pruned, nothing is computed.
@@ -56,7 +56,7 @@ def select(
         LazyLLMError: wrong ids, a model in training mode, or what `enable` refuses.
     """
     schedule = f"50%:{keep}" if isinstance(keep, float | int) else keep
-    lazy = enable(model, schedule, ranking=ranking, newest_only=True)
+    lazy = enable(model, schedule, ranking=ranking)
     prompt = read_ids(model, "ids", ids)
     if not lazy.schedule.pruning:
         return Selected(prompt[0].cpu(), torch.arange(prompt.shape[1]), 0.0)
@@ -65,7 +65,7 @@ def select(
     hooks = [module.register_forward_pre_hook(_stop) for module in after.children()]
     try:
         with torch.no_grad(), lazy:
-            model(prompt, use_cache=True)
+            model(prompt, use_cache=True, logits_to_keep=1)
     except _LastStageReached as reached:
         positions, prompt_computed = reached.args
     finally:

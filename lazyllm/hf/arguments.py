@@ -1,8 +1,6 @@
 """Read and check the arguments of `generate` and of forward passes: inputs, ways to generate, outputs asked for."""
 
-import copy
 import inspect
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +17,6 @@ _EVERY_LAYER = ("output_attentions", "output_hidden_states", "output_router_logi
 # Tensors that a decoder uses only before its first layer, or that `LayerArguments` selects.
 _KNOWN_TENSORS = {"input_ids", "inputs_embeds", "attention_mask", "position_ids", "token_type_ids", "cache_position"}
 _KNOWN_TENSORS |= {"per_layer_inputs"}  # Gemma 4's addition to each token in each layer
-_PROTECT = "protect must be a mask of the prompts' tokens, bool {shape}, or spans of one prompt, such as [(0, 40)]"
 PROMPT_LEARNING = "PEFT's prompt learning puts virtual tokens before the prompt, which is not supported: leave it out"
 TRAINING = "the model is in training mode: call model.eval() first"
 
@@ -30,22 +27,8 @@ def arguments_by_name(method: Callable[..., Any], args: tuple[Any, ...], kwargs:
     return {CACHE if name == OLD_CACHE else name: value for name, value in named.items()}
 
 
-def read_setting(name: str, arguments: dict[str, Any], defaults: Any = None) -> Any:
-    """Return a setting of `generate` from its arguments, else its `generation_config`, else the `defaults`."""
-    if name in arguments:
-        return arguments[name]
-    setting = getattr(arguments.get("generation_config"), name, None)
-    return getattr(defaults, name, None) if setting is None else setting
-
-
-def check_mode(arguments: dict[str, Any], defaults: GenerationConfig) -> None:
-    """Refuse a call of `generate` other than greedy search or sampling with a cache that grows.
-
-    For the others, transformers may change the model or its config, and not change it back if a pass is refused.
-    """
-    config = copy.copy(defaults)
-    vars(config).update({name: read_setting(name, arguments, defaults) for name in vars(config)})
-    mode = config.get_generation_mode(arguments.get("assistant_model"))
+def check_mode(mode: GenerationMode, config: GenerationConfig) -> None:
+    """Refuse a call of `generate` other than greedy search or sampling with a cache that grows."""
     if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
         instead = "use greedy search or sampling, with one beam and no assistant, early exit or prompt lookup"
         raise LazyLLMError(f"{mode.value.replace('_', ' ')} is not supported: {instead}")
@@ -54,10 +37,11 @@ def check_mode(arguments: dict[str, Any], defaults: GenerationConfig) -> None:
         raise LazyLLMError(f"cache_implementation={config.cache_implementation!r} is not supported: leave it out")
 
 
-def count_prompt_tokens(arguments: dict[str, Any]) -> int:
-    """Return how many tokens the prompts of a call of `generate` have, padding and those of earlier turns included."""
+def prompt_shape(arguments: dict[str, Any]) -> tuple[int, ...]:
+    """Return (sequences, tokens) of a call of `generate`, padding and the tokens of earlier turns included."""
     inputs = [arguments.get(name) for name in ("attention_mask", "inputs", "input_ids", "inputs_embeds")]
-    return max((tensor.shape[1] for tensor in inputs if isinstance(tensor, torch.Tensor)), default=0)
+    shapes = [tuple(tensor.shape[:2]) for tensor in inputs if isinstance(tensor, torch.Tensor)]
+    return max(shapes, key=lambda shape: shape[1], default=(0, 0))
 
 
 def read_schedule(schedule: Any, windows: list[int | None], ranking: Ranking) -> PruningSchedule:
@@ -76,48 +60,14 @@ def read_schedule(schedule: Any, windows: list[int | None], ranking: Ranking) ->
     return schedule
 
 
-def read_protected(protect: Any, ids: Any, mask: Any = None) -> torch.Tensor | None:
-    """Return which tokens of the prompts are protected, bool (batch, tokens), on the CPU; None means none.
-
-    Args:
-        protect: a mask of the prompts, bool (batch, tokens), or of one prompt, bool (tokens,); spans (start, end) of
-            one prompt, each with a token of it; or a function of a prompt's ids that returns a mask or spans.
-        ids: the prompts, int64 (batch, tokens).
-        mask: the attention mask, which marks padding if it has the shape of `ids`.
-    """
+def read_protected(protect: Any, shape: tuple[int, ...]) -> torch.Tensor | None:
+    """Return which tokens of prompts of this shape are protected, bool (batch, tokens), on the CPU; None means none."""
     if protect is None:
         return None
-    if not isinstance(ids, torch.Tensor) or ids.ndim != 2:
-        raise LazyLLMError("protect needs the prompts as ids, input_ids of shape (sequences, tokens)")
-    shown = torch.ones(ids.shape, dtype=torch.bool, device="cpu")
-    if isinstance(mask, torch.Tensor) and mask.shape == ids.shape:
-        shown = mask.bool().cpu()
-    if callable(protect):
-        masks = []
-        for prompt, prompt_mask in zip(ids.split(1), shown.split(1), strict=True):
-            protected = protect(prompt[0])
-            masks.append(read_protected([] if protected is None else protected, prompt, prompt_mask))
-        return torch.cat(masks)
-    protected = protect if isinstance(protect, torch.Tensor) else _mask_of_spans(protect, shown[0])
-    protected = protected[None] if protected.ndim == 1 else protected
-    if protected.shape != ids.shape or protected.dtype != torch.bool:
-        raise LazyLLMError(_PROTECT.format(shape=tuple(ids.shape)))
+    protected = torch.atleast_2d(torch.as_tensor(protect))
+    if protected.shape != shape or protected.dtype != torch.bool:
+        raise LazyLLMError(f"protect must be a mask of all tokens so far, bool {shape}, True where they are kept")
     return protected.cpu()
-
-
-def _mask_of_spans(spans: Any, shown: torch.Tensor) -> torch.Tensor:
-    """Return which tokens of a prompt lie in spans, bool (tokens,), given which are not padding, bool (tokens,)."""
-    protected = torch.zeros_like(shown)
-    try:
-        pairs = [(operator.index(start), operator.index(end)) for start, end in spans]
-    except (TypeError, ValueError):  # not pairs of integers
-        raise LazyLLMError(_PROTECT.format(shape=(1, len(shown)))) from None
-    for start, end in pairs:
-        if not (0 <= start < end and shown[start:end].any()):
-            prompt = f"the prompt's tokens, {int((~shown).sum())} to {len(shown) - 1}, padding counted before them"
-            raise LazyLLMError(f"protect has the span {(start, end)}, which has none of {prompt}")
-        protected[start:end] = True
-    return protected
 
 
 def read_ids(model: PreTrainedModel, name: str, ids: Any) -> torch.Tensor:
@@ -149,13 +99,13 @@ def input_tokens(arguments: dict[str, Any]) -> torch.Tensor:
     return tokens
 
 
-def check_logits(arguments: dict[str, Any], accept_every: bool) -> None:
-    """Refuse a pass that asks for a loss or other logits than the newest's; with `accept_every` it may ask for all."""
+def check_logits(arguments: dict[str, Any]) -> None:
+    """Refuse a pass that asks for a loss or other logits than the newest's."""
     keep, width = arguments.get("logits_to_keep", 0), input_tokens(arguments).shape[1]
     if arguments.get("labels") is not None:
         raise LazyLLMError("a loss was asked for: leave out labels, or use lazyllm.log_likelihoods")
-    if not isinstance(keep, int) or not (keep == 1 or (keep >= 0 and width == 1) or (keep == 0 and accept_every)):
-        instead = "pass logits_to_keep=1, enable with newest_only=True, or use lazyllm.log_likelihoods"
+    if not isinstance(keep, int) or not (keep == 1 or (keep >= 0 and width == 1)):
+        instead = "pass logits_to_keep=1, or use lazyllm.log_likelihoods"
         raise LazyLLMError(f"LazyLLM computes only the newest token's logits, and others were asked for: {instead}")
 
 

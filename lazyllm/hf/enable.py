@@ -2,12 +2,11 @@
 
 import functools
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-import torch
 import transformers
 from torch import nn
 from transformers import PreTrainedModel
@@ -29,7 +28,10 @@ class Session:
     """Prune the prompts of everything that `model` generates inside the `with` of `lazyllm.enable`.
 
     `model.generate` works as without it, in any number of threads: a generation belongs to its cache
-    (`past_key_values`). A call can have its own `schedule` and `protect`, as arguments or in its `generation_config`.
+    (`past_key_values`). A call can have its own `schedule`, and `protect`: which of all tokens so far are kept at every
+    stage, bool (tokens,) or (batch, tokens). They count toward what a stage keeps; if they are more, all of them are
+    kept, see `stats.exceeded`. See `lazyllm.template_tokens`.
+
     A forward pass with `logits_to_keep=1` returns the newest tokens' logits, (batch, 1, vocabulary). The weights
     are not changed, and afterwards the model is unmodified, also after an exception.
 
@@ -39,13 +41,8 @@ class Session:
             "23%:0.54,50%:0.54", or pairs such as [(10, 0.7), (20, 0.5)]; "" prunes nothing.
         ranking: ranks the tokens: `lazyllm.AttentionRanking()` by default, the paper's Eq. 1; `lazyllm.plus()`;
             `lazyllm.StaticRanking()`; or an instance of a subclass of `lazyllm.Ranking`.
-        min_tokens: a prompt of fewer tokens is not pruned, nor a conversation that begins with it; for prompts in
-            chunks, the padded length of the longest prompt decides.
-        protect: a function of each prompt's ids, int64 (tokens,), padding included, that returns which tokens are kept
-            at every stage: a mask, bool (tokens,), or spans such as [(0, 40)]. They count toward what a stage keeps;
-            if they are more, all of them are kept, see `stats.exceeded`. See `lazyllm.template_tokens`.
-        newest_only: return only the newest token's output where the unmodified model returns every token's: logits of a
-            pass without `logits_to_keep=1`, and hidden states of a decoder without a head, (batch, 1, ...).
+        min_tokens: a prompt of fewer tokens is not pruned, nor a conversation that begins with it. Padding counts if
+            prompts come in chunks.
         record_positions: keep the active and computed positions of every step and layer in `stats`.
         record_importance: keep the importance in every layer of prefill in `stats`.
 
@@ -65,8 +62,6 @@ class Session:
         *,
         ranking: Ranking | None = None,
         min_tokens: int = 0,
-        protect: Callable[[torch.Tensor], Any] | None = None,
-        newest_only: bool = False,
         record_positions: bool = False,
         record_importance: bool = False,
     ) -> None:
@@ -75,14 +70,10 @@ class Session:
         if not isinstance(ranking, Ranking):
             raise LazyLLMError(f"ranking must be an instance of a ranking, such as lazyllm.plus(), not {ranking!r}")
         ranking.check()
-        if not isinstance(min_tokens, int) or min_tokens < 0:
-            raise LazyLLMError(f"min_tokens must be a number of tokens, an int from 0, such as 500, not {min_tokens!r}")
-        if protect is not None and not callable(protect):
-            raise LazyLLMError("protect must be a function of a prompt's ids: pass spans or a mask to generate")
         # PEFT's wrapper has a `generate` that calls that of the model inside.
         is_wrapper = not isinstance(model, PreTrainedModel) and hasattr(model, "get_base_model")
         self._model: Any = model.get_base_model() if is_wrapper else model
-        parts = find_parts(self._model, newest_only, ranking.revive)
+        parts = find_parts(self._model, ranking.revive)
         self._parts, self.layers = parts, parts.layers
         self.schedule = read_schedule(schedule, parts.windows, ranking)
         if parts.processes is not None and not ranking.parallel:
@@ -99,8 +90,7 @@ class Session:
             record_positions=record_positions,
             record_importance=record_importance,
         )
-        self._protect, self._newest_only = protect, newest_only
-        self._restore: ExitStack | None = None  # restores the model
+        self._restore = ExitStack()  # restores the model
         self._patches: ModelPatches | None = None
 
     @property
@@ -123,7 +113,7 @@ class Session:
         check_adapters(self._model.modules())
         # The config may have changed since `enable`; a new kernel object marks the caches of this `with`.
         setup = replace(self._setup, kernel=loaded_kernel(config))
-        patches = ModelPatches(self._model, self._parts, setup, self._protect, self._newest_only)
+        patches = ModelPatches(self._model, self._parts, setup)
         self._patches = patches
         with ExitStack() as restore:
             restore.callback(private.set_attention_implementation, config, setup.kernel.name)

@@ -174,11 +174,7 @@ class HFEngine(Engine):
             return
         computed = self.packer.computed_after_pass
         for sequence, row, is_real in zip(self.sequences, self.protected, computed, strict=True):
-            positions = row[: len(is_real)][is_real[: len(row)]].nonzero()[:, 0]
-            if sequence.num_computed_tokens and not self.revives and len(self.groups) > 1:  # pruned tokens stay pruned
-                is_pruned = self.groups[-1].uncomputed(sequence.index, sequence.num_tokens).cpu()
-                positions = positions[(positions >= sequence.num_computed_tokens) | ~is_pruned[positions]]
-            sequence.protect(positions)
+            sequence.protect(row[: len(is_real)][is_real[: len(row)]].nonzero()[:, 0])
 
     def _newest(self, hidden: Tensor) -> Tensor:
         """Return the newest token of each live sequence, (1, live, hidden), of a layer's output."""

@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 
 import torch
 from torch import nn
-from transformers import DynamicCache, StoppingCriteriaList
+from transformers import DynamicCache, GenerationConfig, StoppingCriteriaList
+from transformers.generation import GenerationMode
 
 from lazyllm.core.engine import Setup
 from lazyllm.core.errors import LazyLLMError, unsupported
@@ -58,14 +59,12 @@ class Patch:
 class _GenerateCall:
     """The settings and state of a call of `generate`; passes that `generate` itself prepares are the call's own."""
 
-    chunked_tokens: int  # padded length of prompts that come in chunks, else 0
+    num_tokens: int  # padded length of its prompts
     schedule: PruningSchedule | None  # its own
-    protect: Any  # its own, or the session's; see `read_protected`
     protected: torch.Tensor | None  # which tokens of its prompts are protected, bool (batch, tokens), on the CPU
+    chunked_tokens: int = 0  # padded length of prompts that come in chunks, else 0
     is_prepared: bool = False  # whether `generate` has prepared the inputs of its next pass
-    # Whether positions skip hidden tokens, as in transformers' own models, also those without position_ids.
-    skips_hidden: bool = False  # see `BatchPacker.pack`
-    engine: HFEngine | None = None  # that of its last pass
+    engine: HFEngine | None = None  # that of its first pass, or of its own last one
     criteria: "_RecordingCriteria | None" = None
 
 
@@ -96,9 +95,8 @@ class _Thread(threading.local):
 class ModelPatches:
     """The replacements of one model's methods, each called with the original method first; see `Patch`."""
 
-    def __init__(self, model: Any, parts: ModelParts, setup: Setup, protect: Any, newest_only: bool) -> None:
+    def __init__(self, model: Any, parts: ModelParts, setup: Setup) -> None:
         self.sequences: list[Stats] = []  # of the generation that began last
-        self.protect, self._newest_only = protect, newest_only
         self._model, self._parts, self._setup = model, parts, setup
         self._rope_switch = rope_switch(parts.decoder.config)
         self._takes_positions = "position_ids" in inspect.signature(parts.decoder.forward).parameters
@@ -111,53 +109,46 @@ class ModelPatches:
         yield decoder, "forward", torch.compiler.disable(self.decode)
         for index, layer in enumerate(self._parts.layers):
             yield layer, "forward", partial(_run_layer, index)
-        if model is not decoder:
-            yield model, "forward", torch.compiler.disable(self.forward)
-        if model.can_generate():
-            yield model, "generate", self.generate
-            yield model, "prepare_inputs_for_generation", self.prepare_inputs
-            yield model, private.STOPPING_CRITERIA, self.stopping_criteria
-            yield model, "init_continuous_batching", _refuse_continuous_batching
+        yield model, "forward", torch.compiler.disable(self.forward)
+        yield model, "generate", self.generate
+        yield model, private.CHECK_MODE, self.check_mode
+        yield model, "prepare_inputs_for_generation", self.prepare_inputs
+        yield model, private.STOPPING_CRITERIA, self.stopping_criteria
+        yield model, "init_continuous_batching", _refuse_continuous_batching
 
     def generate(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run the model's `generate` with the schedule and protected tokens of this call."""
         # PEFT's prompt learning replaces this method of the model by its own.
         if getattr(self._model.prepare_inputs_for_generation, "__self__", self._model) is not self._model:
             raise LazyLLMError(arguments.PROMPT_LEARNING)
-        named, defaults = arguments_by_name(generate, args, kwargs), self._model.generation_config
-        arguments.check_mode(named, defaults)
+        schedule, protect = kwargs.pop("schedule", None), kwargs.pop("protect", None)
+        named = arguments_by_name(generate, args, kwargs)
         _refuse_foreign(cache := named.get(private.CACHE))
-        num_tokens = arguments.count_prompt_tokens(named)
+        num_tokens = (shape := arguments.prompt_shape(named))[1]
         if isinstance(cache, LazyCache) and num_tokens <= (computed := cache.get_seq_length()):
             instead = "give all tokens so far, or the new ones with an attention_mask of all"
             raise LazyLLMError(f"{num_tokens} tokens came with the cache of {computed}: {instead}")
-        schedule = arguments.read_setting("schedule", named, defaults)
         if schedule is not None:
             schedule = arguments.read_schedule(schedule, self._setup.windows, self._setup.ranking)
-        protect = arguments.read_setting("protect", named, self)
-        prompts = named.get("input_ids") if named.get("inputs") is None else named["inputs"]
-        protected = arguments.read_protected(protect, prompts, mask := named.get("attention_mask"))
-        if protected is not None and isinstance(mask, torch.Tensor) and mask.shape[1] > protected.shape[1]:
-            raise LazyLLMError("protect needs the ids of all tokens so far, and generate was given only the new ones")
-        call = _GenerateCall(
-            chunked_tokens=0 if arguments.read_setting("prefill_chunk_size", named, defaults) is None else num_tokens,
-            schedule=schedule,
-            protect=protect,
-            protected=protected,
-        )
-        kwargs = {name: value for name, value in kwargs.items() if name not in ("schedule", "protect")}
+        call = _GenerateCall(num_tokens, schedule, arguments.read_protected(protect, shape))
         outer, self._thread.call = self._thread.call, call
         try:
             return generate(*args, **kwargs)
         finally:
             self._thread.call = outer
 
+    def check_mode(self, check: Callable[..., Any], mode: GenerationMode, config: GenerationConfig, *args: Any) -> Any:
+        """Check the mode of a call of `generate`, and note whether its prompts come in chunks."""
+        arguments.check_mode(mode, config)
+        if self._thread.call is not None and config.prefill_chunk_size is not None:
+            self._thread.call.chunked_tokens = self._thread.call.num_tokens
+        return check(mode, config, *args)
+
     def prepare_inputs(self, prepare: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Prepare the inputs of a pass of `generate`, and note that the next pass is its own."""
         inputs = prepare(*args, **kwargs)
-        if (call := self._thread.call) is not None:
-            call.is_prepared = True
-            call.skips_hidden = getattr(prepare, "__module__", "").startswith("transformers.")
+        if self._thread.call is not None:
+            self._thread.call.is_prepared = True
         return inputs
 
     def stopping_criteria(self, make: Callable[..., Any], *args: Any, **kwargs: Any) -> _RecordingCriteria:
@@ -170,7 +161,7 @@ class ModelPatches:
     def forward(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run a pass of the model; refuse one that asks for other logits than the newest tokens'."""
         inputs, thread = arguments_by_name(forward, args, kwargs), self._thread
-        arguments.check_logits(inputs, accept_every=self._newest_only)
+        arguments.check_logits(inputs)
         arguments.check_outputs(inputs, self._model.config)
         # A pass may run inside another one: in a hook, or in a callback of `generate`.
         model, engine = CURRENT_MODEL.set(self), CURRENT_ENGINE.set(None)
@@ -191,28 +182,27 @@ class ModelPatches:
         mask = inputs.get("attention_mask")
         if all(each is CAUSAL_MASK for each in (mask.values() if isinstance(mask, dict) else [mask])):
             inputs = {**inputs, "attention_mask": thread.mask}
-        if not self._newest_only and CURRENT_MODEL.get() is not self:
-            instead = "call the model, or enable LazyLLM with newest_only=True"
-            raise LazyLLMError(f"the decoder was called by itself, for hidden states of every token: {instead}")
+        if CURRENT_MODEL.get() is not self:
+            raise LazyLLMError("the decoder was called by itself, for hidden states of every token: call the model")
         arguments.check_outputs(inputs, self._parts.decoder.config)
         thread.has_decoded, is_own = True, call is not None and call.is_prepared
         cache = inputs.get(private.CACHE)
-        engine = self._engine(cache, batch_size, width, call, is_own)
-        self._set_protected(engine, inputs, call, is_own)
+        engine = self._engine(cache, batch_size, call, is_own)
         arguments.check_inputs(inputs)
-        # Passes in a callback of `generate`, such as a logits processor, do not change `Session.stats`.
-        is_shown = is_own or call is None or call.engine is None
         known: dict[str, Any] = {}
+        if call is not None and call.engine is not engine and (is_own or call.engine is None):
+            call.engine = engine
+            if call.protected is not None:
+                engine.protected = call.protected.repeat_interleave(batch_size // len(call.protected), dim=0)
         if is_own:
-            call.engine, call.is_prepared = engine, False
+            call.is_prepared = False
             known["has_ended"] = () if call.criteria is None else call.criteria.has_ended(batch_size)
-            known["skips_hidden"] = call.skips_hidden
             known["more_chunks"] = call.chunked_tokens - engine.packer.num_columns > width
         with engine.step(inputs, known) as packed:
             if packed is not inputs and not self._takes_positions:
                 raise LazyLLMError("the decoder takes no position_ids: generate one sequence at a time")
             lazy_cache = cache if isinstance(cache, LazyCache) else LazyCache.of_engine(engine, cache)
-            if is_shown and not engine.sequences[0].stats.steps:
+            if not engine.sequences[0].stats.steps:
                 self.sequences = lazy_cache.sequences
             output = forward(**{**packed, private.CACHE: lazy_cache, "use_cache": True})
         if isinstance(output, tuple):
@@ -220,8 +210,8 @@ class ModelPatches:
         output.last_hidden_state = engine.newest_hidden(output.last_hidden_state)
         return output
 
-    def _engine(self, cache: Any, batch_size: int, width: int, call: _GenerateCall | None, is_own: bool) -> HFEngine:
-        """Return the engine that a pass over `batch_size` sequences of `width` tokens continues, or a new one.
+    def _engine(self, cache: Any, batch_size: int, call: _GenerateCall | None, is_own: bool) -> HFEngine:
+        """Return the engine that a pass over `batch_size` sequences continues, or a new one.
 
         Every pass within `call`, its own or not, follows the schedule of the call.
         """
@@ -245,21 +235,6 @@ class ModelPatches:
         if len(engine.sequences) != batch_size:
             raise LazyLLMError(f"{batch_size} sequences came with the cache of {len(engine.sequences)}")
         return engine
-
-    def _set_protected(
-        self, engine: HFEngine, inputs: dict[str, Any], call: _GenerateCall | None, is_own: bool
-    ) -> None:
-        """Set an engine's protected tokens when a generation begins or a call of `generate` continues one."""
-        if is_own:
-            if call.protected is not None and call.engine is not engine:
-                copies = len(engine.sequences) // len(call.protected)
-                engine.protected = call.protected.repeat_interleave(copies, dim=0)
-        elif not engine.packer.num_columns and arguments.input_tokens(inputs).shape[1] > 1:  # the newest is always kept
-            protect = self.protect if call is None else call.protect
-            if protect is not None and not callable(protect):
-                reason = "a mask or spans belong to generate's prompt, and a pass within it began another generation"
-                raise LazyLLMError(f"{reason}: give protect as a function of the ids")
-            engine.protected = arguments.read_protected(protect, inputs.get("input_ids"), inputs.get("attention_mask"))
 
 
 def _run_layer(index: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,6 @@
 """Find a model's decoder layers, and refuse models that are not supported."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,18 +45,17 @@ def rope_switch(config: PreTrainedConfig) -> int | None:
     return None
 
 
-def find_parts(model: Any, newest_only: bool, revive: bool) -> ModelParts:
-    """Find the decoder of a Hugging Face model, with `newest_only` also of one without a language-modelling head.
+def find_parts(model: Any, revive: bool) -> ModelParts:
+    """Find the decoder of a Hugging Face language model, or refuse a model that is not supported.
 
-    Without `revive`, layers may carry a state from token to token. Refuse a model that is not supported.
+    Without `revive`, layers may carry a state from token to token.
     """
     if not isinstance(model, PreTrainedModel):
         must = "pass lazyllm.enable a transformers PreTrainedModel that is not compiled"
         raise LazyLLMError(f"{type(model).__name__} is not a Hugging Face model: {must}")
-    generates, modules = model.can_generate(), [*model.modules()]
     stacks = [
         (module, child)
-        for module in modules
+        for module in model.modules()
         if isinstance(module, PreTrainedModel)
         for child in module.children()
         if isinstance(child, nn.ModuleList) and _knows_indexes(child)
@@ -66,18 +65,18 @@ def find_parts(model: Any, newest_only: bool, revive: bool) -> ModelParts:
     number = f"{len(stacks)} stacks" if stacks else "no stack"
     problems = {
         "is an encoder-decoder: LazyLLM prunes decoder-only models": getattr(model.config, "is_encoder_decoder", False),
-        "has a cache of its own kind": generates and not private.supports_dynamic_cache(model),
+        "has no language-modelling head: load it with AutoModelForCausalLM": not model.can_generate(),
+        "has a cache of its own kind": model.can_generate() and not private.supports_dynamic_cache(model),
         f"has {number} of decoder layers with a layer_idx: LazyLLM needs exactly one": len(stacks) != 1,
     }
     _refuse(model, problems)
     decoder, layers = stacks[0]
     problems = {
-        "has other outputs than a language model's": not generates and decoder is not model,
-        "has no language-modelling head, which newest_only=True accepts": not generates and not newest_only,
+        "runs its decoder layers itself, without a module of their own": decoder is model,
         "is compiled: load it again": any(map(private.is_compiled, (model, decoder, *layers))),
     }
     _refuse(model, problems)
-    processes, windows = _process_group(model, modules), layer_windows(decoder.config, len(layers))
+    processes, windows = _process_group(model), layer_windows(decoder.config, len(layers))
     is_stateful = _check_layers(model, decoder, list(layers.modules()), revive)
     check_attention(decoder)
     return ModelParts(decoder, layers, windows, processes, is_stateful)
@@ -138,7 +137,7 @@ def _check_layers(model: Any, decoder: Any, modules: list[nn.Module], revive: bo
     return bool(stateful)
 
 
-def _process_group(model: Any, modules: Sequence[nn.Module]) -> ProcessGroup | None:
+def _process_group(model: Any) -> ProcessGroup | None:
     """Return the processes among which a model's heads are split, or None; refuse other ways of splitting it."""
     config, tp_size = getattr(model.config, "distributed_config", None), getattr(model, "tp_size", None) or 1
     sizes = [getattr(config, f"{kind}_size", None) or 1 for kind in ("pp", "dp", "fsdp", "ep")]
@@ -146,8 +145,7 @@ def _process_group(model: Any, modules: Sequence[nn.Module]) -> ProcessGroup | N
     if (mesh := private.device_mesh(model)) is not None and tp_size > 1 and not is_split:
         return mesh["tp"].get_group() if mesh.ndim > 1 else mesh.get_group()
     # Parameters that are split over processes have a `device_mesh`.
-    parameters = (parameter for module in modules for parameter in private.own_parameters(module))
-    if is_split or tp_size > 1 or any(hasattr(parameter, "device_mesh") for parameter in parameters):
+    if is_split or tp_size > 1 or any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
         what = "is split over several processes in a way that is not supported"
         raise LazyLLMError(f"{type(model).__name__} {what}: use only DistributedConfig(tp_size=...)")
     return None

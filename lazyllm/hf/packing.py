@@ -35,7 +35,6 @@ class BatchPacker:
         num_computed_tokens: list[int],
         *,
         has_ended: Sequence[bool] = (),
-        skips_hidden: bool = False,
         more_chunks: bool = False,
     ) -> tuple[dict[str, Any], list[int], Tensor]:
         """Pack a decoder's arguments, (batch, width) tokens, into those of one sequence.
@@ -44,7 +43,6 @@ class BatchPacker:
             arguments: by name.
             num_computed_tokens: of each sequence.
             has_ended: which sequences have ended, so that their new tokens are padding; empty means none.
-            skips_hidden: whether positions skip tokens that the mask hides, even without position_ids.
             more_chunks: whether more chunks of the prompts follow, so that this one may be all padding.
 
         Returns:
@@ -58,8 +56,7 @@ class BatchPacker:
         shape, expected = tuple(getattr(mask, "shape", ())), (batch_size, total)
         if mask is not None and shape != expected:
             raise LazyLLMError(f"the attention mask is of shape {shape}, and all tokens so far {expected}")
-        skips_hidden = skips_hidden or arguments.get("position_ids") is not None
-        is_new = self._new_tokens(mask, has_ended, width, more_chunks, skips_hidden)
+        is_new = self._new_tokens(mask, has_ended, width, more_chunks, arguments.get("position_ids") is not None)
         self.computed_after_pass = torch.cat([self.computed, is_new], dim=1)
         num_new = is_new.sum(dim=1).tolist()
         ranges = [range(start, start + count) for start, count in zip(num_computed_tokens, num_new, strict=True)]
@@ -77,7 +74,7 @@ class BatchPacker:
         return arguments, num_new, positions
 
     def _new_tokens(
-        self, mask: Tensor | None, has_ended: Sequence[bool], width: int, more_chunks: bool, skips_hidden: bool
+        self, mask: Tensor | None, has_ended: Sequence[bool], width: int, more_chunks: bool, has_positions: bool
     ) -> Tensor:
         """Return which tokens of a pass are computed, bool (batch, width), on the CPU."""
         is_live = torch.ones(len(self.computed), 1, dtype=torch.bool, device="cpu")
@@ -93,7 +90,7 @@ class BatchPacker:
                     raise LazyLLMError("the attention mask hides tokens that an earlier pass has computed: show them")
                 wrong = "the attention mask, or the lack of one, shows tokens that it hid in an earlier pass"
                 raise LazyLLMError(f"{wrong}, or that came after a sequence had ended: hide them")
-            if not skips_hidden and (~shown & (shown.cumsum(dim=1) > 0) & is_live).any():
+            if not has_positions and (~shown & (shown.cumsum(dim=1) > 0) & is_live).any():
                 raise LazyLLMError("the attention mask hides tokens between others: pass position_ids, too")
             if more_chunks and not is_new.any():
                 raise LazyLLMError("a chunk is all padding: use a larger prefill_chunk_size, or less padding")

@@ -1,13 +1,11 @@
-"""Private interfaces of other libraries, as in transformers 5.22 to 5.24, accelerate 1.15, PEFT 0.21, torch 2.13.
+"""Private interfaces of other libraries, as in transformers 5.22 to 5.24, PEFT 0.21, torch 2.13.
 
 No other module reads or sets an attribute of theirs that is private or undocumented.
 """
 
 import inspect
-from collections.abc import Iterable
 from typing import Any
 
-import torch
 from torch import nn
 from transformers import GenerationMixin
 
@@ -17,7 +15,8 @@ TESTED = "5.24"
 OLD_CACHE = "past_key_values"
 _INPUTS = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
 CACHE = "cache" if "cache" in _INPUTS else OLD_CACHE
-# The method with which `generate` makes its stopping criteria.
+# The methods with which `generate` checks its mode, before it changes anything, and makes its stopping criteria.
+CHECK_MODE = "_validate_generation_mode"
 STOPPING_CRITERIA = "_get_stopping_criteria"
 # A cache with this attribute makes `generate` stop at once; on Apple's GPUs it otherwise runs one pass too many.
 STOPS_AT_ONCE = "_is_user_defined"
@@ -46,17 +45,6 @@ def supports_dynamic_cache(model: Any) -> bool:
 
 def is_compiled(module: nn.Module) -> bool:
     return module._compiled_call_impl is not None or hasattr(module.forward, "_torchdynamo_orig_callable")
-
-
-def own_parameters(module: nn.Module) -> Iterable[nn.Parameter | None]:
-    """Return the parameters of a module itself, many times faster than `parameters(recurse=False)`."""
-    return module._parameters.values()
-
-
-def execution_device(module: nn.Module, input_device: torch.device) -> torch.device:
-    """Return the device to which accelerate moves the inputs of a module with a `device_map`, else `input_device`."""
-    device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
-    return input_device if device is None else device
 
 
 def device_mesh(model: nn.Module) -> Any:

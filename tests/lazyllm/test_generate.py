@@ -108,7 +108,7 @@ OUTSIDE = "a DynamicCache from outside is not supported: leave out past_key_valu
 ASSISTED = "assisted generation is not supported"
 EARLY_EXIT = GenerationConfig(assistant_early_exit=2, do_sample=True)
 NEWEST = "only the newest token's logits"
-# What is refused of `generate`, of passes and of other calls; with `newest_only` where it is named first.
+# What is refused of `generate`, of passes and of other calls.
 REFUSED = {
     "beams": ("beam search is not supported", generating(num_beams=3, num_return_sequences=3)),
     "assistant": (ASSISTED, lambda model: model.generate(IDS, assistant_model=model)),
@@ -130,8 +130,8 @@ REFUSED = {
     "padded chunk": ("all padding", generating(prefill_chunk_size=9, attention_mask=torch.arange(40)[None] // 20)),
     "continuous batching": ("call generate with a batch", lambda model: model.generate_batch([[5, 6]])),
     "a processor's pass": (NEWEST, lambda model: model.generate(IDS, logits_processor=[scoring(model)])),
-    "newest, loss": ("leave out labels", lambda model: model(IDS, labels=IDS)),
-    "newest, attentions": ("output_attentions", lambda model: model.model(IDS, output_attentions=True)),
+    "loss": ("leave out labels", lambda model: model(IDS, labels=IDS)),
+    "attentions": ("output_attentions", lambda model: model(IDS, output_attentions=True, logits_to_keep=1)),
     "every logit": (NEWEST, lambda model: model(IDS, None, None)),
     "chosen logits": (NEWEST, lambda model: model(IDS, logits_to_keep=torch.tensor([0, 39]))),
     "no cache": ("use_cache=True", lambda model: model(IDS, use_cache=False, logits_to_keep=1)),
@@ -153,7 +153,7 @@ def state(model):
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(model, name):
     (message, call), before = REFUSED[name], state(model)
-    with lazyllm.enable(model, STAGES, newest_only=name.startswith("newest")), torch.no_grad():
+    with lazyllm.enable(model, STAGES), torch.no_grad():
         within = state(model)
         expected = families.generate(model, IDS, 4).sequences
         assert_refused(message, lambda: call(model))
@@ -204,43 +204,8 @@ def test_a_compiled_model():
         assert_refused("compiled", lambda given=given: lazyllm.enable(given, STAGES))
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_the_newest_tokens_outputs_can_be_asked_for(family):
-    model = families.build(family)
-    decoder = getattr(model, "model", None) or model.transformer
-    with torch.no_grad():
-        with lazyllm.enable(model, STAGES):
-            logits = model(IDS, logits_to_keep=1).logits
-            cache = model(IDS, logits_to_keep=1).past_key_values
-            assert model(torch.tensor([[5]]), past_key_values=cache).logits.shape == logits.shape
-        with lazyllm.enable(model, STAGES, newest_only=True):
-            assert torch.equal(model(IDS).logits, logits)
-            hidden = decoder(IDS)[0]
-        assert_refused("no language-modelling head", lambda: lazyllm.enable(decoder, STAGES))
-        with lazyllm.enable(decoder, STAGES, newest_only=True):
-            assert torch.equal(decoder(IDS).last_hidden_state, hidden)
-    assert logits.shape == (1, 1, families.VOCABULARY)
-    assert_close([model.lm_head(hidden)], [logits])
-
-
 @pytest.mark.parametrize("kind", ["SequenceClassification", "QuestionAnswering", "TokenClassification"])
-def test_heads_that_read_other_tokens_are_refused(kind):
+def test_models_without_a_language_modelling_head_are_refused(kind):
     model = getattr(transformers, f"LlamaFor{kind}")(families.config("llama"))
-    for newest_only in (False, True):
-        assert_refused("other outputs", lambda newest=newest_only: lazyllm.enable(model, STAGES, newest_only=newest))
-
-
-def test_stopping_is_not_deferred(model, monkeypatch):
-    """On Apple's GPUs transformers runs one pass more than it needs, where it can be undone."""
-    deferred = getattr(transformers.generation.utils, "DeferredStopCheck", None)
-    if deferred is None:
-        pytest.skip("this transformers defers nothing")
-
-    def anywhere(device, cache, cache_is_returned, is_assistant):
-        return cache.is_croppable or not cache_is_returned
-
-    monkeypatch.setattr(deferred, "is_supported", staticmethod(anywhere))
-    ids = torch.cat([IDS, IDS.flip(1)])
-    with lazyllm.enable(model, STAGES) as lazy:
-        output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False)
-        assert [stats.steps for stats in lazy.sequences] == [output.shape[1] - 40] * 2
+    for given in (model, model.base_model):
+        assert_refused("no language-modelling head", lambda given=given: lazyllm.enable(given, STAGES))

@@ -8,7 +8,6 @@ import torch
 from checks import assert_refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import GenerationConfig
 
 import lazyllm
 
@@ -21,6 +20,14 @@ MASK = (torch.arange(60) >= torch.tensor([[36], [0]])).long()
 def generate(model, ids, **kwargs):
     settings = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     return model.generate(ids, **settings | kwargs)
+
+
+def spans(length, *pairs):
+    """A mask of these spans, bool (1, length)."""
+    mask = torch.zeros(1, length, dtype=torch.bool)
+    for start, end in pairs:
+        mask[:, start:end] = True
+    return mask
 
 
 def test_short_prompts_are_the_unmodified_models(model):
@@ -58,17 +65,12 @@ def test_custom_passes_go_by_the_call(model):
         return scores
 
     ways = {"custom_generate": loop}, {"logits_processor": [process], "max_new_tokens": 1}
-    with lazyllm.enable(model, STAGES, protect=lambda ids: [(0, 10)]):
-        for settings, protected, stages in (
-            ({}, 10, [1, 3]),
-            ({"protect": lambda ids: [(5, 9)], "schedule": "2:0.5"}, 4, [2]),
-            ({"protect": None}, 0, [1, 3]),
-        ):
-            for way in ways:
-                generate(model, LONG, **way, **settings)
+    with lazyllm.enable(model, STAGES):
+        for settings, stages in (({}, [1, 3]), ({"schedule": "2:0.5"}, [2])):
+            # The pass within the processor is another generation.
+            for way, protected in zip(ways, (10, 0), strict=True):
+                generate(model, LONG, protect=spans(60, (0, 10)), **way, **settings)
                 assert (caches[-1].stats.protected, caches[-1].stats.stages) == (protected, stages)
-        for way in ways:  # spans are of the prompt alone
-            assert_refused("a function of the ids", lambda way=way: generate(model, LONG, protect=[(5, 9)], **way))
 
 
 @pytest.mark.parametrize("more", [1, 5])
@@ -79,7 +81,7 @@ def test_what_is_protected_later_is_revived_where_it_can_be(model, parts, more):
         begun = generate(model, LONG, return_dict_in_generate=True)
         earlier = begun.past_key_values.stats.steps
         ids = torch.cat([begun.sequences, SHORT[:, : more - 1]], dim=1)
-        generate(model, ids, past_key_values=begun.past_key_values, protect=[(0, 30)])
+        generate(model, ids, past_key_values=begun.past_key_values, protect=spans(ids.shape[1], (0, 30)))
     stats = begun.past_key_values.stats
     cached = [set() for _ in stats.positions[0]]
     for step, layers in enumerate(zip(stats.positions, stats.computed, strict=True)):
@@ -89,15 +91,8 @@ def test_what_is_protected_later_is_revived_where_it_can_be(model, parts, more):
             cached[layer] |= set(computed.tolist())
             assert set(active.tolist()) <= cached[layer]
             assert step < earlier or protected <= set(active.tolist())
-    assert stats.protected == len(protected) >= 8
-
-
-def test_protection_needs_the_ids_of_all_tokens_so_far(model):
-    with lazyllm.enable(model, STAGES):
-        begun = generate(model, LONG, return_dict_in_generate=True)
-        mask = torch.ones(1, begun.sequences.shape[1] + SHORT.shape[1], dtype=torch.int64)
-        turn = {"attention_mask": mask, "past_key_values": begun.past_key_values}
-        assert_refused("the ids of all tokens so far", lambda: generate(model, SHORT, protect=[(0, 4)], **turn))
+    assert len(protected) >= 8
+    assert stats.protected == 30
 
 
 @settings(max_examples=15, deadline=None)
@@ -131,83 +126,39 @@ def test_a_custom_ranking_cannot_lose_what_is_protected(model):
             return super().survivors(layer, count)[4 if layer == 3 else 0 :]
 
     with lazyllm.enable(model, STAGES, ranking=Forgetful(), record_positions=True) as lazy:
-        generate(model, LONG, protect=[(0, 8)])
+        generate(model, LONG, protect=spans(60, (0, 8)))
     assert all(set(range(8)) <= set(active.tolist()) for step in lazy.stats.positions for active in step)
 
 
-def test_protection_comes_in_several_forms(model):
-    with lazyllm.enable(model, STAGES, protect=lambda ids: [(0, 8)]) as lazy:
-        always = generate(model, LONG)
-        assert lazy.stats.protected == 8
-        model(LONG, logits_to_keep=1)
-        assert lazy.stats.protected == 8
-    mask = torch.zeros(2, 60, dtype=torch.bool)
-    mask[0, 36:40] = mask[1, :8] = True
+def test_a_mask_of_a_batch_and_of_new_tokens_and_none_of_another_shape(model):
+    mask = torch.cat([spans(60, (20, 40)), spans(60, (0, 8))])  # the first begins with 36 tokens of padding
     with lazyllm.enable(model, STAGES) as lazy:
-        assert torch.equal(generate(model, LONG, protect=[(0, 3), (3, 8)]), always)
-        generate(model, LONG, protect=lambda ids: None)
-        assert lazy.stats.protected == 0
-        short = generate(model, SHORT, protect=[(0, 4)])
+        long = generate(model, LONG, protect=spans(60, (0, 8)))
+        short = generate(model, SHORT, protect=spans(24, (0, 4)))
         both = generate(model, BATCH, attention_mask=MASK, protect=mask)
         assert torch.equal(both[:1, 36:], short)
-        assert torch.equal(both[1:], always)
+        assert torch.equal(both[1:], long)
         assert [stats.protected for stats in lazy.sequences] == [4, 8]
-        with pytest.raises(lazyllm.LazyLLMError, match=r"protect must be a mask .* bool \(1, 60\)"):
-            generate(model, LONG, protect=torch.ones(5, dtype=torch.bool))
-        for spans in ([True] * 60, [(0,)], [(0.0, 5.0)], False):
-            with pytest.raises(lazyllm.LazyLLMError, match=r"or spans of one prompt, such as"):
-                generate(model, LONG, protect=spans)
-
-
-@pytest.mark.parametrize("span", [(-6, 0), (15, 3), (30, 40)], ids=str)
-def test_a_span_without_a_token_of_the_prompt_is_refused(model, span):
-    ids, config = LONG[:, :20], GenerationConfig(max_new_tokens=1, pad_token_id=0)
-    config.protect = [span]
-    with lazyllm.enable(model, STAGES):
-        for how in ({"protect": [(0, 4), span]}, {"protect": lambda ids: [span], "prefill_chunk_size": 7}):
-            assert_refused("none of the prompt's tokens, 0 to 19", lambda how=how: generate(model, ids, **how))
-        assert_refused("none of the prompt's tokens", lambda: model.generate(ids, generation_config=config))
-    with lazyllm.enable(model, STAGES, protect=lambda ids: [span]):
-        assert_refused("none of the prompt's tokens", lambda: model(ids, logits_to_keep=1))
-
-
-def test_spans_count_padding_and_may_end_after_the_prompt(model):
-    with lazyllm.enable(model, STAGES) as lazy:
-        padding = {"attention_mask": MASK, "protect": lambda ids: [(0, 8)]}
-        assert_refused("none of the prompt's tokens, 36 to 59", lambda: generate(model, BATCH, **padding))
-        alone = {"attention_mask": MASK[:1], "protect": [(0, 8)]}
-        assert_refused("none of the prompt's tokens, 36 to 59", lambda: generate(model, BATCH[:1], **alone))
-        generate(model, BATCH, attention_mask=MASK, protect=lambda ids: [(0, 40)])
-        assert [stats.protected for stats in lazy.sequences] == [4, 40]
-        generate(model, SHORT, protect=[(20, 40)], prefill_chunk_size=7)
+        begun = generate(model, LONG, return_dict_in_generate=True)
+        new = torch.cat([begun.sequences[:, -1:], SHORT], dim=1)
+        turn = {"attention_mask": torch.ones(1, 89), "past_key_values": begun.past_key_values}
+        assert_refused(r"bool \(1, 89\)", lambda: generate(model, new, protect=[True] * 25, **turn))
+        generate(model, new, protect=spans(89, (0, 4)), **turn)
         assert lazy.stats.protected == 4
-        begun = generate(model, SHORT, return_dict_in_generate=True)
-        ids = torch.cat([begun.sequences, SHORT[:, :5]], dim=1)
-        generate(model, ids, past_key_values=begun.past_key_values, protect=[(26, 32)])
-        assert lazy.stats.protected == 6
+        for wrong in ([True] * 5, [[0, 8]], [1.0] * 60, mask):
+            assert_refused(
+                r"must be a mask .* bool \(1, 60\)", lambda wrong=wrong: generate(model, LONG, protect=wrong)
+            )
 
 
-def test_enable_refuses_wrong_min_tokens_and_protect(model):
-    for wrong in (None, "500", float("nan"), -1, 1.5):
-        assert_refused("min_tokens must be", lambda wrong=wrong: lazyllm.enable(model, STAGES, min_tokens=wrong))
-    for wrong in ([(0, 8)], torch.ones(1, 60, dtype=torch.bool), "template", False):
-        assert_refused("must be a function", lambda wrong=wrong: lazyllm.enable(model, STAGES, protect=wrong))
-
-
-def test_a_call_brings_its_own_schedule(model, monkeypatch):
+def test_a_call_brings_its_own_schedule(model):
     plain = generate(model, LONG)
-    config = GenerationConfig(max_new_tokens=5, do_sample=False, pad_token_id=0)
-    config.schedule = "2:0.25"
     with lazyllm.enable(model, STAGES) as lazy:
         assert torch.equal(generate(model, LONG, schedule=""), plain)
-        model.generate(LONG, generation_config=config)
+        generate(model, LONG, schedule="2:0.25")
         assert lazy.stats.active[0].tolist() == [60, 60, 60, 15, 15]
         generate(model, LONG)
         assert lazy.stats.stages == [1, 3]
-        monkeypatch.setattr(model.generation_config, "schedule", "2:0.25", raising=False)
-        generate(model, LONG)
-        assert lazy.stats.stages == [2]
-        monkeypatch.undo()
         with pytest.raises(lazyllm.LazyLLMError, match="after layer 9, but the model has 5"):
             generate(model, LONG, schedule="9:0.5")
         begun = generate(model, LONG, return_dict_in_generate=True)

@@ -3,7 +3,6 @@
 import copy
 import pickle
 
-import architectures
 import families
 import naive_importance
 import pytest
@@ -120,13 +119,8 @@ def test_a_static_selection_prunes_no_later_turn(model):
 
 
 @pytest.mark.parametrize("ends", [False, True])
-@pytest.mark.parametrize("kind", ["llama", "moss_transcribe_diarize"])
-def test_a_batch_of_conversations(kind, ends):
-    """Sequences may end at different times, and from their ends on all is padding, also in copies of the cache.
-
-    MOSS takes no position_ids, so that the unmodified model counts the padding between turns.
-    """
-    model = architectures.build(kind).double()
+def test_a_batch_of_conversations(model, ends):
+    """Sequences may end at different times, and from their ends on all is padding, also in copies of the cache."""
     prompts, seconds = [random_ids(9), random_ids(21), random_ids(14)], [random_ids(5), random_ids(1), random_ids(8)]
     end = conversation(model, prompts[:1], 8)[0][3] if ends else None
     options = {**ASKED, "max_new_tokens": 8, "eos_token_id": end}
