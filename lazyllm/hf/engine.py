@@ -37,7 +37,6 @@ class HFEngine(Engine):
         self._is_broken = False  # whether a pass failed
         self.is_in_layer = False  # whether a decoder layer is running
         self._has_attended = False  # whether the layer that is running, or ran last, has attended
-        self._is_widened = False  # whether the last layer's output has been widened, see `_widen`
 
     @contextmanager
     def step(self, arguments: dict[str, Any], known: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -52,7 +51,7 @@ class HFEngine(Engine):
             self.begin_step(num_new_tokens, positions, is_chunk=self.packer.num_columns < self.chunked_tokens)
             self._protect()
             self._layer_arguments.begin_step(self.groups)
-            self.layer, self._is_widened, self._is_broken = -1, False, True
+            self.layer, self._is_broken = -1, True
             yield packed
             if self.layer + 1 != len(self.group_of):
                 raise unsupported(f"the model ran {self.layer + 1} of its {len(self.group_of)} decoder layers")
@@ -74,13 +73,13 @@ class HFEngine(Engine):
         self.is_in_layer = False
         if not self._has_attended and self.setup.windows[layer] != 0:
             raise unsupported(f"decoder layer {layer} did not attend through transformers' interface and cache")
-        is_last = layer + 1 == len(self.group_of)
-        return self._widen(output) if is_last and "position_embeddings" not in kwargs else output
+        if layer + 1 < len(self.group_of):
+            return output
+        return self._newest(output, widens="position_embeddings" not in kwargs)
 
     def newest_hidden(self, hidden: Tensor) -> Tensor:
         """Return the decoder's output for each sequence's newest token, (batch, 1, hidden); 0 for ended sequences."""
-        hidden = hidden[:, -len(self.live) :] if self._is_widened else self._newest(hidden)
-        hidden = hidden.transpose(0, 1)
+        hidden = hidden[:, -len(self.live) :].transpose(0, 1)
         if len(self.live) == len(self.sequences):
             return hidden
         by_sequence = hidden.new_zeros(len(self.sequences), *hidden.shape[1:])
@@ -176,22 +175,17 @@ class HFEngine(Engine):
         for sequence, row, is_real in zip(self.sequences, self.protected, computed, strict=True):
             sequence.protect(row[: len(is_real)][is_real[: len(row)]].nonzero()[:, 0])
 
-    def _newest(self, hidden: Tensor) -> Tensor:
-        """Return the newest token of each live sequence, (1, live, hidden), of a layer's output."""
-        if len(self.sequences) == 1:
-            return hidden[:, -1:]
-        if self.group.num_queries == len(self.live):
-            return hidden
-        ends = torch.tensor([count for count in self.group.queries.counts if count]).cumsum(0) - 1
-        return hidden.index_select(1, to_device(ends, hidden.device))
+    def _newest(self, output: Any, widens: bool) -> Any:
+        """Return the newest token of each live sequence, (1, live, hidden), of a layer's output.
 
-    def _widen(self, output: Any) -> Any:
-        """Pad the last layer's output, or a tuple that begins with it, to the width of the decoder's input.
-
-        Decoders without rotary tables (GPT-2) reshape it to that width. The newest tokens come last.
+        `output` is (1, tokens, hidden), or a tuple that begins with it. With `widens` the result is padded in front to
+        the width of the decoder's input, to which decoders without rotary tables (GPT-2) reshape it.
         """
         if not isinstance(output, Tensor):
-            return (self._widen(output[0]), *output[1:])
-        self._is_widened = True
-        newest, width = self._newest(output), sum(self.groups[0].queries.counts)
-        return torch.cat([newest[:, -1:].expand(-1, width - newest.shape[1], -1), newest], dim=1)
+            return (self._newest(output[0], widens), *output[1:])
+        newest = output[:, -1:] if len(self.live) == 1 else output
+        if newest.shape[1] > len(self.live):
+            ends = torch.tensor([count for count in self.group.queries.counts if count]).cumsum(0) - 1
+            newest = newest.index_select(1, to_device(ends, newest.device))
+        padding = sum(self.groups[0].queries.counts) - newest.shape[1] if widens else 0
+        return torch.cat([newest[:, -1:].expand(-1, padding, -1), newest], dim=1) if padding else newest

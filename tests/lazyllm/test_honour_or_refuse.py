@@ -160,8 +160,8 @@ def before(layer, direction):
 # The layer with the hook, and the layer whose bias does the same.
 @pytest.mark.parametrize(
     ("hook", "layer", "same_as"),
-    [(after, 1, 1), (after, 3, 3), (after, 0, 0), (before, LAST, 3), (before, 2, 1), (before, 3, 2)],
-    ids=["after a stage", "after the last stage", "after no stage", "last", "before a kept layer", "with a stage"],
+    [(after, 1, 1), (after, LAST, LAST), (after, 0, 0), (before, LAST, 3), (before, 2, 1), (before, 3, 2)],
+    ids=["after a stage", "after the last", "after no stage", "before the last", "before a kept layer", "with a stage"],
 )
 @pytest.mark.parametrize("inside", [True, slow(False)], ids=["inside", "before"])
 def test_steering_by_a_hook_is_steering_by_a_bias(model, ids, hook, layer, same_as, inside):
