@@ -185,9 +185,8 @@ class LayerGroup:
 
     def key_positions(self, index: int) -> Tensor:
         """Return the position of each key that attention reads, in order of slots, int64 (n_keys,)."""
-        if self.index == 0:
-            return torch.arange(self.num_cached[index], device=self.device)
-        return self._positions.data[index, self.first_key : self.num_cached[index]]
+        positions = self.batch_key_positions()
+        return (positions[index] if self.index else positions)[: self.num_cached[index] - self.first_key]
 
     def batch_key_positions(self) -> Tensor:
         """Return `key_positions` of all sequences, int64 (batch, n) or, in the first group, (n,)."""

@@ -67,14 +67,11 @@ class Ranking(ABC):
         """Return the positions kept after `layer`, sorted, each once, int64 (k,), the newest among them.
 
         They must be among `active(layer)`. By default they are the `count` with the largest `importance`, protected
-        ones first; `count` is what the schedule keeps.
-
-        Raises:
-            LazyLLMError: `observe` of a checked ranking did not set the importance of every active position.
+        ones first; `count` is what the schedule keeps. NaN in the importance of a checked ranking raises.
         """
-        if self.checked:
-            _check_importance(self, self.group_of[layer].num_active[self.sequence.index])
         importance = self.importance
+        if self.checked and importance.isnan().any():
+            raise LazyLLMError(f"{type(self).__name__}.observe set self.importance to NaN in layer {layer}")
         if len(self.sequence.protected):
             importance = importance.index_fill(0, self.sequence.protected_on(importance.device), math.inf)
         return most_important(importance, count)
@@ -114,15 +111,6 @@ class Ranking(ABC):
         return importance / self.processes.size()
 
 
-def _check_importance(ranking: Ranking, num_active: int) -> None:
-    """Raise `LazyLLMError` unless `importance` has a float per position, at least 0 if active; reads the device."""
-    importance, positions = getattr(ranking, "importance", None), ranking.sequence.num_tokens
-    is_shaped = isinstance(importance, Tensor) and importance.shape == (positions,) and importance.is_floating_point()
-    if not is_shaped or int((importance >= 0).sum()) < num_active:
-        must = f"a float for each of {positions} positions, at least 0 if it is active, as self.by_position returns"
-        raise LazyLLMError(f"{type(ranking).__name__}.observe must set self.importance to {must}")
-
-
 def check_survivors(ranking: Ranking, survivors: object, layer: int) -> None:
     """Raise `LazyLLMError` unless `survivors` are what `Ranking.survivors` promises; reads the device once."""
     is_right, newest = False, ranking.sequence.num_tokens - 1
@@ -130,5 +118,6 @@ def check_survivors(ranking: Ranking, survivors: object, layer: int) -> None:
         are_active = torch.isin(survivors, ranking.active(layer)).all()
         is_right = bool(are_active & (survivors[1:] > survivors[:-1]).all() & (survivors[-1:] == newest).any())
     if not is_right:
-        must = f"return positions of active tokens, sorted, each once, the newest ({newest}) last, as an int64 tensor"
-        raise LazyLLMError(f"{type(ranking).__name__}.survivors after layer {layer} must {must}")
+        must = f"positions of active tokens, sorted, each once, the newest ({newest}) last, as an int64 tensor"
+        default = "by default, those of the largest self.importance, a number per position, see by_position"
+        raise LazyLLMError(f"{type(ranking).__name__}.survivors after layer {layer} must be {must}; {default}")

@@ -39,8 +39,6 @@ class PruningSchedule:
     stages: tuple[Stage, ...]
 
     def __init__(self, stages: Iterable[tuple[int, float]] = ()) -> None:
-        if not isinstance(stages, Iterable):
-            raise LazyLLMError(f"a schedule is pairs (layer, keep), or text such as '10:0.7,20:0.5', not {stages!r}")
         checked = tuple(_check_stage(pair) for pair in stages)
         for (before, _), (layer, _) in itertools.pairwise(checked):
             if layer <= before:

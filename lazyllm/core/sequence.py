@@ -81,13 +81,7 @@ class Stats:
 
     @property
     def prompt_computed(self) -> float:
-        """Mean over layers of the fraction of prompt tokens that have keys and values there (paper, Table 2).
-
-        Raises:
-            LazyLLMError: no step has been finished.
-        """
-        if not self.steps:
-            raise LazyLLMError("no step of this generation was finished, so its prompt was not computed")
+        """Mean over layers of the fraction of prompt tokens that have keys and values there (paper, Table 2)."""
         cached = [slots.data[self._index, : self.prompt_length] >= 0 for slots in self._slots]
         fractions = [1.0, *(int(mask.sum()) / self.prompt_length for mask in cached)]
         by_layer = [part for part, size in zip(fractions, self._sizes, strict=True) for _ in range(size)]
@@ -109,9 +103,9 @@ class Stats:
 
 
 def only(sequences: list[Stats]) -> Stats:
-    """Return the counts of the only sequence; raise `LazyLLMError` if there are several."""
-    if len(sequences) > 1:
-        raise LazyLLMError(f"{len(sequences)} sequences were generated at once: lazy.sequences[i] has the stats of one")
+    """Return the counts of the only sequence; raise `LazyLLMError` if there are several, or none yet."""
+    if len(sequences) != 1:
+        raise LazyLLMError(f"{len(sequences)} sequences were generated: lazy.sequences[i] has the stats of one")
     return sequences[0]
 
 

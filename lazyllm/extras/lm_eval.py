@@ -9,16 +9,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from lm_eval.api.registry import register_model
+from lm_eval.models.huggingface import HFLM
 from tqdm import tqdm
 
 import lazyllm
-
-try:
-    from lm_eval.api.registry import register_model
-    from lm_eval.models.huggingface import HFLM
-except ModuleNotFoundError as error:
-    hint = f'lazyllm: {error}: pip install "lm-eval>=0.4.13"'
-    raise (SystemExit if __name__ == "__main__" else ModuleNotFoundError)(hint) from error
 
 
 @register_model("lazyllm")

@@ -19,17 +19,10 @@ from lazyllm.hf.enable import enable
 
 @dataclass(frozen=True, eq=False)
 class Selected:
-    """The tokens of a prompt that all stages of a schedule keep.
+    """The tokens of a prompt that all stages of a schedule keep."""
 
-    Attributes:
-        ids: their ids, in order: the shortened prompt, int64 (k,), on the CPU.
-        positions: their positions in the prompt, sorted, int64 (k,), on the CPU.
-        prompt_computed: the cost: mean over the model's layers of the fraction of the prompt computed there, 0 to 1.
-    """
-
-    ids: torch.Tensor
-    positions: torch.Tensor
-    prompt_computed: float
+    ids: torch.Tensor  # in order: the shortened prompt, int64 (k,), on the CPU
+    positions: torch.Tensor  # in the prompt, sorted, int64 (k,), on the CPU
 
 
 def select(
@@ -59,7 +52,7 @@ def select(
     lazy = enable(model, schedule, ranking=ranking)
     prompt = read_ids(model, "ids", ids)
     if not lazy.schedule.pruning:
-        return Selected(prompt[0].cpu(), torch.arange(prompt.shape[1]), 0.0)
+        return Selected(prompt[0].cpu(), torch.arange(prompt.shape[1]))
     # The stage prunes before the first module of the next layer runs.
     after = lazy.layers[lazy.schedule.pruning[-1].layer + 1]
     hooks = [module.register_forward_pre_hook(_stop) for module in after.children()]
@@ -67,23 +60,20 @@ def select(
         with torch.no_grad(), lazy:
             model(prompt, use_cache=True, logits_to_keep=1)
     except _LastStageReached as reached:
-        positions, prompt_computed = reached.args
+        (positions,) = reached.args
     finally:
         for hook in hooks:
             hook.remove()
-    return Selected(prompt[0].cpu()[positions], positions, prompt_computed)
+    return Selected(prompt[0].cpu()[positions], positions)
 
 
 class _LastStageReached(Exception):
-    """Ends a pass after the last stage, with the positions that it keeps and the fraction of the prompt computed."""
+    """Ends a pass after the last stage, with the positions that it keeps."""
 
 
 def _stop(*args: Any) -> None:
     engine = CURRENT_ENGINE.get()
-    computed = sum(group.num_active[0] for group in engine.group_of[: engine.layer])
-    raise _LastStageReached(
-        engine.group.active_positions(0, engine.max_tokens).cpu(), computed / (len(engine.group_of) * engine.max_tokens)
-    )
+    raise _LastStageReached(engine.group.active_positions(0, engine.max_tokens).cpu())
 
 
 def template_tokens(tokenizer: Any, messages: Iterable[dict[str, Any]], **template: Any) -> torch.Tensor:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.importance import probability_dtype
 from lazyllm.hf.arguments import read_ids
 from lazyllm.hf.private import CACHE
@@ -45,7 +44,7 @@ def log_likelihoods(
         continuations: the tokens of each, in the same form.
 
     Raises:
-        LazyLLMError: wrong ids, no token at all, a model in training mode, or one without a cache.
+        LazyLLMError: ids of several texts or of none, or a model in training mode.
     """
     prompt, texts = read_ids(model, "ids", ids), [read_ids(model, "a continuation", text) for text in continuations]
     # PEFT's wrapper passes on the arguments that its own `forward` does not name.
@@ -62,19 +61,19 @@ def log_likelihoods(
     likelihoods = []
     with torch.no_grad():
         prefill = step(prompt, None, 0)
-        if getattr(prefill, CACHE, None) is None:
-            raise LazyLLMError(f"{type(model).__name__} returns no cache of keys and values: use another model")
         for number, text in enumerate(texts):
             # A pass writes to the cache, and the next continuation needs that of the prompt.
             is_shared = text.numel() > 1 and number < len(texts) - 1
             cache = copy.deepcopy(prefill[CACHE]) if is_shared else prefill[CACHE]
             tokens, is_greedy = [], []
-            for index, token in enumerate(text[0].tolist()):
+            for index, token in enumerate(text[0].split(1)):
                 output = step(text[:, index - 1 : index], cache, prompt.shape[1] + index - 1) if index else prefill
                 logits = output.logits[0, -1]
-                tokens.append(logits.to(probability_dtype(logits.dtype)).log_softmax(dim=-1)[token])
+                token = token.to(logits.device)
+                # Unlike indexing, `gather` raises for ids outside of the vocabulary.
+                tokens.append(logits.to(probability_dtype(logits.dtype)).log_softmax(dim=-1).gather(0, token))
                 is_greedy.append(logits.float().argmax() == token)  # in the dtype that `generate` chooses in
-            each = torch.stack(tokens).cpu()
-            likelihoods.append(LogLikelihood(each, float(each.double().sum()), bool(torch.stack(is_greedy).all())))
+            each = torch.cat(tokens).cpu()
+            likelihoods.append(LogLikelihood(each, float(each.double().sum()), bool(torch.cat(is_greedy).all())))
             del cache  # before the next is copied
     return likelihoods

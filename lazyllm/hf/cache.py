@@ -9,7 +9,6 @@ from transformers.cache_utils import DynamicLayer
 
 from lazyllm.core.errors import LazyLLMError, unsupported
 from lazyllm.core.sequence import Stats, only
-from lazyllm.hf import private
 from lazyllm.hf.attention_interface import CURRENT_ENGINE
 from lazyllm.hf.engine import HFEngine
 
@@ -73,6 +72,3 @@ class LazyCache(Cache):
 
     crop = reset = reorder_cache = batch_repeat_interleave = batch_select_indices = __reduce_ex__ = _refuse
     offload = prefetch = activate_past_recording = update_indexer = early_initialization = _refuse
-
-
-setattr(LazyCache, private.STOPS_AT_ONCE, True)

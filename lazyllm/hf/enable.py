@@ -95,20 +95,17 @@ class Session:
 
     @property
     def stats(self) -> Stats:
-        """Counts of the generation that began last, over all its turns; an output has its own in `past_key_values`."""
+        """Counts of the only sequence of the generation that began last; an output's `past_key_values` have its own."""
         return only(self.sequences)
 
     @property
     def sequences(self) -> list[Stats]:
-        """Counts of each sequence of the generation that began last; an output's `past_key_values` have their own."""
-        if not self._entered().sequences:
-            raise LazyLLMError("nothing has been generated inside `with lazyllm.enable(...)`, so there are no stats")
-        return self._entered().sequences
+        """Counts of each sequence of the generation that began last, over all its turns."""
+        return [] if self._patches is None else self._patches.sequences
 
     def start(self) -> "Session":
         """Begin, as a `with` does; until `stop`, everything that the model generates is pruned."""
         config = self._parts.decoder.config
-        self._setup.ranking.check()  # a setting may have changed since `enable`
         check_attention(self._parts.decoder)
         check_adapters(self._model.modules())
         # The config may have changed since `enable`; a new kernel object marks the caches of this `with`.
@@ -127,16 +124,10 @@ class Session:
 
     def stop(self) -> None:
         """End, as a `with` does; a call that still runs in another thread then ends in an error."""
-        self._entered()
         self._restore.close()
 
     def __exit__(self, *error: object) -> None:
         self.stop()
-
-    def _entered(self) -> ModelPatches:
-        if self._patches is None:
-            raise LazyLLMError("this session was never entered: use it as `with lazyllm.enable(...)`, or call start()")
-        return self._patches
 
 
 @functools.cache  # once

@@ -115,9 +115,6 @@ def _check_positions(arguments: dict[str, Any], ranges: list[range], is_new: Ten
     position_ids, width = arguments.get("position_ids"), input_tokens(arguments).shape[1]
     if position_ids is None:
         return
-    if position_ids.shape[-1] != width:
-        wrong = f"the position_ids, or the mask they are counted from, are for {position_ids.shape[-1]} tokens"
-        raise LazyLLMError(f"{wrong}, but the pass has {width}")
     by_sequence = position_ids.expand(*position_ids.shape[:-2], len(ranges), width)
     given = by_sequence.flatten(-2) if is_new.all() else by_sequence[..., is_new.to(position_ids.device)]
     if not (given == concat_ranges(ranges, given.device)).all():

@@ -64,17 +64,16 @@ class AttentionRanking(Ranking, checked=False, parallel=True):
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise LazyLLMError(f"ranking {name}={value!r} must be a whole number, at least {least}")
-        for name, is_right, must in (
-            ("pooling", self.pooling % 2 == 1, "an odd number"),
-            ("half_life", self.half_life is None or _is_number(self.half_life), "a number above 0, or None (null)"),
-            ("bonus", _is_number(self.bonus) and self.bonus >= 1, "a number, at least 1"),
-            ("revive", isinstance(self.revive, bool), "true or false"),
-            ("every", self.every == 1 or self.revive, "1 with revive=False, which ranks in prefill only"),
-        ):
+        rules = {
+            "pooling": (self.pooling % 2 == 1, "an odd number"),
+            "half_life": (self.half_life is None or _is_number(self.half_life), "a number above 0, or None (null)"),
+            "bonus": (_is_number(self.bonus) and self.bonus >= 1, "a number, at least 1"),
+            "revive": (isinstance(self.revive, bool), "true or false"),
+            "every": (self.every == 1 or self.revive, "1 with revive=False, which ranks in prefill only"),
+        }
+        for name, (is_right, must) in rules.items():
             if not is_right:
                 raise LazyLLMError(f"ranking {name}={getattr(self, name)!r} must be {must}")
-        self.bonus = float(self.bonus)
-        self.half_life = None if self.half_life is None else float(self.half_life)
 
     def wants(self, layer: int) -> bool:
         return layer in self._ranking_layers(layer)

@@ -55,23 +55,15 @@ def test_survivors_must_be_active(model, ids):
 @pytest.mark.parametrize("base", [Own, lazyllm.StaticRanking])
 @pytest.mark.parametrize(
     "spoil",
-    [
-        lambda actual: torch.rand(7),
-        lambda actual: actual / 0 * 0,
-        lambda actual: actual.log(),
-        lambda actual: (8 * actual).long(),
-        lambda actual: None,
-    ],
-    ids=["short", "NaN", "negative", "whole numbers", "none"],
+    [lambda actual: torch.rand(77), lambda actual: actual / 0 * 0],
+    ids=["long", "NaN"],
 )
 def test_importance_is_one_number_a_position(model, ids, base, spoil):
     class Spoilt(base):
         def observe(self, attention):
             self.importance = spoil(self.by_position(attention.layer, attention.probabilities().mean(dim=(1, 2, 3))[0]))
 
-    assert_refused(
-        "Spoilt.observe .*self.importance", lambda: generate_recorded(model, "1:0.6", ids, 2, ranking=Spoilt())
-    )
+    assert_refused("Spoilt.*self.importance", lambda: generate_recorded(model, "1:0.6", ids, 2, ranking=Spoilt()))
 
 
 def test_a_ranking_may_reuse_its_tensor_and_is_checked_unless_it_says_so(model, ids):

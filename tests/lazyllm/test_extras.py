@@ -6,7 +6,6 @@ import pytest
 import torch
 from checks import STAGES, assert_close, assert_refused, assert_same_stats, generate_recorded, random_ids
 from marks import slow, slow_but
-from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel
 
 import lazyllm
 from lazyllm import reference
@@ -90,8 +89,6 @@ def test_select_keeps_what_a_generation_keeps(family, length):
         actual = lazyllm.select(model, ids, stages, ranking=ranking)
         assert torch.equal(actual.positions, stats.positions[0][4])
         assert torch.equal(actual.ids, ids[0, actual.positions])
-        computed = int(stats.num_computed[0, :4].sum())  # the last layer does not run
-        assert actual.prompt_computed == pytest.approx(computed / length / 5)
 
 
 def test_a_fraction_is_ranked_half_way(model, ids):
@@ -108,9 +105,7 @@ def test_no_layer_after_the_last_stage_runs_and_the_model_is_as_before(model, id
         for index, layer in enumerate(model.model.layers)
     ]
     for schedule in ("", "2:1", [(1, 1.0), (2, 1.0)]):  # nothing is pruned
-        actual = lazyllm.select(model, ids, schedule)
-        assert torch.equal(actual.ids, ids[0])
-        assert actual.prompt_computed == 0
+        assert torch.equal(lazyllm.select(model, ids, schedule).ids, ids[0])
     assert ran == []
     lazyllm.select(model, ids, "1:0.5,2:0.5,3:1")
     assert ran == [0, 1, 2]
@@ -135,15 +130,14 @@ def test_ids_come_in_several_forms_and_others_are_refused(model, ids, call):
     expected = call(model, ids)
     for form in (ids[0], ids.tolist(), ids[0].tolist(), tuple(ids[0].tolist())):
         assert call(model, form) == expected
-    for wrong in (ids.expand(2, -1), ids.int(), "a b", [1.0], []):
+    for wrong in (ids.expand(2, -1), []):
         assert_refused("ids must be token ids of one text", lambda wrong=wrong: call(model, wrong))
-    assert_refused("vocabulary, 0 to 96", lambda: call(model, [5, 97]))
 
 
 def test_what_they_cannot_do_is_refused(model, ids):
-    assert_refused("vocabulary, 0 to 96", lambda: lazyllm.log_likelihoods(model, ids, [[5, -1]]))
-    first = OpenAIGPTLMHeadModel(OpenAIGPTConfig(vocab_size=97, n_embd=16, n_layer=1, n_head=2)).eval()
-    assert_refused("no cache", lambda: lazyllm.log_likelihoods(first, ids, [[5, 6]]))
+    for wrong in ([5, -1], [97], [0.5]):  # PyTorch's own errors
+        with pytest.raises((RuntimeError, IndexError)):
+            lazyllm.log_likelihoods(model, ids, [wrong])
     training = families.build("llama").train()
     for call in (scored, selected):
         assert_refused("model.eval", lambda call=call: call(training, ids))

@@ -46,7 +46,6 @@ def test_float_noise_does_not_keep_one_more():
         [(3, 0.5), (2, 0.4)],
         [1, 0.5],
         {1: 0.5},
-        *(5, None),
         *("10", "a:0.5", "1:0.5:3", "1;0.5", "nan%:0.7", "100%:0.7", "0%:0.7", "half"),
         "4:0.5",  # the last of five layers, after which nothing can be pruned
     ],

@@ -20,8 +20,6 @@ from marks import slow
 
 import lazyllm
 
-NEVER = "never (entered|started)"
-
 
 def snapshot(model):
     hooks = [
@@ -58,7 +56,6 @@ def test_the_model_is_given_back_as_it_was(model, ids, error):
         hook.remove()
         assert lazy.stats.num_computed.shape == (0, 5)
         assert repr(lazy.stats) == "Stats(no step finished)"
-        assert_refused("no step", lambda: lazy.stats.prompt_computed)
     assert snapshot(model) == before
     after = families.generate(model, ids, 6)
     assert torch.equal(output.sequences, after.sequences)
@@ -87,15 +84,13 @@ def test_generations_follow_each_other_in_one_session(model, ids):
     assert 0 < stats.prompt_computed <= 1
 
 
-def test_sessions_are_entered_before_they_are_left(model, ids):
+def test_a_session_starts_once_and_may_be_stopped_twice(model, ids):
     session = lazyllm.enable(model, STAGES)
     families.generate(model, ids, 2)  # by the unmodified model
-    assert_refused(NEVER, session.stop)
-    assert_refused(NEVER, lambda: session.stats)
-    assert_refused(NEVER, lambda: session.sequences)
+    assert_refused("0 sequences were generated", lambda: session.stats)
     session.start()
     assert_refused("already enabled", session.start)
-    assert_refused("nothing has been generated", lambda: session.stats)
+    assert_refused("0 sequences were generated", lambda: session.stats)
     session.stop()
     with lazyllm.enable(model, STAGES):
         session.stop()  # once more, which leaves the other one alone
