@@ -55,26 +55,16 @@ class LayerAttention:
     In prefill, queries and keys are the layer's active tokens in order of position. In a later step the queries are
     those of the tokens computed in it, and the keys are in order of slots, inactive ones included: use `key_positions`,
     `active_mask` and `Ranking.by_position`.
-
-    Attributes:
-        layer: the decoder layer.
-        query: (1, heads, num_queries, head_dim), the newest token's query last.
-        key: (1, kv_heads, n_keys, head_dim).
-        value: (1, kv_heads, n_keys, value_dim).
-        scores: how the layer makes scores: scaling, soft cap, attention sinks.
-        window: which positions the layer sees; None means all earlier ones.
-        sequence: the sequence.
-        group: the layers between two stages that the layer belongs to.
     """
 
-    layer: int
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    scores: Scores
-    window: WindowMask | None
+    layer: int  # the decoder layer
+    query: Tensor  # (1, heads, num_queries, head_dim), the newest token's query last
+    key: Tensor  # (1, kv_heads, n_keys, head_dim)
+    value: Tensor  # (1, kv_heads, n_keys, value_dim)
+    scores: Scores  # how the layer makes scores: scaling, soft cap, attention sinks
+    window: WindowMask | None  # which positions the layer sees; None means all earlier ones
     sequence: Sequence
-    group: LayerGroup
+    group: LayerGroup  # the layers between two stages that the layer belongs to
 
     @property
     def key_positions(self) -> Tensor:
@@ -116,12 +106,7 @@ class GroupAttention:
     """Attention in the layers of a group during one step: each query attends to its own sequence's active keys.
 
     Queries are packed, (1, heads, num_queries, head_dim). Attention runs one sequence at a time in prefill, and later
-    on all at once, padded to the same number of queries.
-
-    Args:
-        kernel: the model's own attention.
-        group: the group, whose tokens of this step are set.
-        sequences: those that have new tokens.
+    on all at once, padded to the same number of queries. `sequences` are those that have new tokens.
     """
 
     def __init__(self, kernel: Kernel, group: LayerGroup, sequences: list[Sequence]) -> None:
@@ -283,8 +268,7 @@ def attend_masked(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
         mask: made by `additive_mask` and added to the scores; None masks nothing.
         scores: how the layer makes scores.
 
-    Returns:
-        (batch, heads, queries, value_dim).
+    Returns (batch, heads, queries, value_dim).
     """
     batch, heads, num_queries, head_dim = query.shape
     kv_heads = key.shape[1]

@@ -33,9 +33,7 @@ class Setup:
 
 
 class Engine:
-    """The forward passes of one generation, from the prompts of a batch to the last generated tokens.
-
-    A step is one forward pass:
+    """The forward passes of one generation of a batch, each of them a step:
 
         engine.begin_step(...)  # every token so far is active in the first group of layers
         for layer, decoder_layer in enumerate(layers):
@@ -51,8 +49,6 @@ class Engine:
     entry is its output there, overwritten at deeper stages, and it resumes from that.
 
     Args:
-        setup: the session's settings.
-        batch_size: number of sequences.
         chunked_tokens: padded length of prompts that come in chunks, 0 if they do not.
         is_prompt_whole: whether prompts end with the first pass or, in chunks, at `chunked_tokens`.
     """
@@ -134,10 +130,7 @@ class Engine:
         """Return the positions that the stage of the current group keeps, sorted, int64 (k,).
 
         The stage keeps `max(1, ceil(keep * n))` of `n` active tokens, protected ones first, and never fewer than the
-        protected ones.
-
-        Raises:
-            LazyLLMError: a checked ranking did not return such positions.
+        protected ones. Refuse other positions of a checked ranking.
         """
         group, ranking, index = self.group, self.rankings[sequence.index], sequence.index
         if not sequence.ranks:  # keep the active set of the last step, add the new tokens

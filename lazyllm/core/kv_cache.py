@@ -13,10 +13,9 @@ _DECODE_ROOM = 512  # spare tokens when a buffer grows later, so that decoding r
 
 
 class GrowingTensor:
-    """A buffer that grows along one dimension; elements keep their index once written.
+    """A buffer that grows along dimension `dim`; elements keep their index once written.
 
     Args:
-        dim: the dimension that grows.
         batch_size: size of the first dimension; None uses that of the tensors written.
         fill: value of elements not yet written; None leaves them uninitialised.
     """
@@ -86,7 +85,6 @@ class LayerGroup:
         layers: the decoder layers of the group.
         ranking_layers: those that a ranking may use: the last one, and earlier ones with full attention.
         stage: the stage that ends the group; None for the last group.
-        batch_size: number of sequences.
         moves: whether steps without ranking may follow steps with it, so that active keys are worth moving.
     """
 
@@ -245,13 +243,10 @@ class LayerGroup:
             scatter(position_of_slot, tokens.batch_index, self._query_slots, tokens.positions)
 
     def _without_entry(self, active: Tokens) -> tuple[Tokens, Tensor | None]:
-        """Return the active tokens that have no KV entry here, and slots of active keys to be moved.
+        """Return the active tokens that have no KV entry here, and slots of active keys to be moved, int64 (n,).
 
-        Read their number from the device, once for all sequences. In prefill no token has an entry.
-
-        Returns:
-            the tokens, and slots of active keys that lie before the last `num_active` of a sequence, int64 (n,),
-            sequence by sequence; None in prefill, or if keys are not moved.
+        Those are slots before the last `num_active` of a sequence, sequence by sequence; None in prefill, where no
+        token has an entry, or if keys are not moved. Read their number from the device, once for all sequences.
         """
         if not any(self.num_cached):
             return active, None
@@ -297,10 +292,7 @@ class LayerGroup:
 
 
 def partition(stages: Sequence[Stage], windows: list[int | None], batch_size: int, moves: bool) -> list[LayerGroup]:
-    """Cut the layers into groups at the stages, ignoring stages that keep everything.
-
-    `windows` are as in `engine.Setup`, `moves` as in `LayerGroup`.
-    """
+    """Cut the layers, with windows as in `Setup`, into groups at the stages, ignoring stages that keep everything."""
     groups, start = [], 0
     for index, stage in enumerate([*(stage for stage in stages if stage.keep < 1), None]):
         layers = range(start, len(windows) if stage is None else stage.layer + 1)

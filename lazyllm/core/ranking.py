@@ -18,7 +18,7 @@ from lazyllm.core.sequence import Sequence
 class Ranking(ABC):
     """Rank the active tokens at the stages. Subclass it, best as a dataclass of settings, and define `observe`.
 
-    `lazyllm.enable` takes an instance. Each sequence works on a deep copy of it, so attributes that it sets are not
+    Each sequence works on a deep copy of the instance that `lazyllm.enable` takes, so attributes that it sets are not
     shared with other generations or threads.
 
     Attributes:
@@ -28,10 +28,9 @@ class Ranking(ABC):
         every: rank only in every `every`-th decoding step. In the others, where `sequence.ranks` is False, the active
             set is the previous one plus the newest token; `observe` is still called.
         checked: whether the engine checks the result of `survivors` and adds the protected tokens; this waits for the
-            device. Subclasses are checked unless declared as `class Mine(Ranking, checked=False)`; then
-            `survivors` must include the protected tokens, as the default does.
-        parallel: whether it ranks alike in all processes of a tensor-parallel model, using `over_processes`. Declare
-            it as `class Mine(Ranking, parallel=True)`.
+            device. With `class Mine(Ranking, checked=False)` it does not, and `survivors` must include them.
+        parallel: whether it ranks alike in all processes of a tensor-parallel model, using `over_processes`; declared
+            as `class Mine(Ranking, parallel=True)`.
         processes: the processes that share the model's heads; None means one process.
         importance: set by `observe`: the importance of each position, (positions,), negative where it is not active.
         sequence: the tokens so far.

@@ -24,16 +24,13 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True, init=False)
 class PruningSchedule:
-    """The stages of LazyLLM's progressive pruning (paper, section 3.2), in order of depth.
+    """The stages of LazyLLM's progressive pruning (paper, section 3.2): pairs `(layer, keep)`, in order of depth.
 
     `keep` is relative to the tokens that entered the stage's layer, not to the prompt: two stages that keep
     0.7 and 0.5 leave 0.35 of the prompt. `print(schedule)` shows both. Without stages nothing is pruned.
 
-    Args:
-        stages: pairs `(layer, keep)` with strictly increasing layers >= 0 and `0 < keep <= 1`.
-
     Raises:
-        LazyLLMError: a layer or keep out of range, or layers that do not increase.
+        LazyLLMError: not `layer >= 0` and `0 < keep <= 1`, or layers that do not increase.
     """
 
     stages: tuple[Stage, ...]

@@ -68,10 +68,7 @@ class Stats:
 
     @property
     def kv_bytes(self) -> Tensor:
-        """Bytes allocated for keys and values in each layer after each step, int64 (steps, layers).
-
-        They are allocated for the tokens computed in a layer, with spare room for later ones.
-        """
+        """Bytes allocated for keys and values in each layer after each step, with spare room, int64 (steps, layers)."""
         return torch.tensor(self._kv_bytes, dtype=torch.int64).reshape(-1, sum(self._sizes))
 
     @property

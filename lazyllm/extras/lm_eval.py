@@ -26,9 +26,6 @@ class LazyLM(HFLM):
             stages by a space: `"schedule=23%:0.54 50%:0.54"`.
         ranking: `plus`, for `lazyllm.plus()`; settings of `lazyllm.AttentionRanking`, such as `{"queries": 8}`; or a
             `lazyllm.Ranking`. By default the paper's Eq. 1.
-
-    Raises:
-        LazyLLMError: LazyLLM does not support the model, the schedule or the ranking.
     """
 
     def __init__(

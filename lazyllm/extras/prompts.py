@@ -32,11 +32,10 @@ def select(
     *,
     ranking: Ranking | None = None,
 ) -> Selected:
-    """Select the tokens of a prompt that the last stage of a schedule keeps in prefill.
+    """Select the tokens of a prompt that the last stage of a schedule keeps in prefill, and run no layer after it.
 
-    They are an ordinary, shorter prompt for any engine whose model has the same tokenizer. The model runs up to the
-    last stage, and generates nothing. With one stage this is GemFilter (Shi et al. 2024, arXiv 2409.17422), ranked by
-    LazyLLM's importance. `AttentionRanking(first=4, queries=32)` keeps the ends of a prompt, such as a chat template's.
+    They are an ordinary, shorter prompt for any engine whose model has the same tokenizer. With one stage this is
+    GemFilter (Shi et al. 2024, arXiv 2409.17422), ranked by LazyLLM's importance.
 
     Args:
         model: a model that `enable` takes, in eval mode.

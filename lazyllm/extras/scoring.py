@@ -16,17 +16,11 @@ from lazyllm.hf.private import CACHE
 
 @dataclass(frozen=True, eq=False)
 class LogLikelihood:
-    """Log-likelihood of a continuation of a prompt.
+    """Log-likelihood of a continuation of a prompt."""
 
-    Attributes:
-        tokens: log-probability of each of its tokens, float32 (n,), or float64 of a float64 model, on the CPU.
-        total: log-probability of the continuation.
-        greedy: whether greedy generation would produce it: each token has the largest logit.
-    """
-
-    tokens: torch.Tensor
-    total: float
-    greedy: bool
+    tokens: torch.Tensor  # log-probability of each token, float32 (n,), or float64 of a float64 model, on the CPU
+    total: float  # log-probability of the continuation
+    greedy: bool  # whether greedy generation would produce it: each token has the largest logit
 
 
 def log_likelihoods(
@@ -35,8 +29,7 @@ def log_likelihoods(
     """Return the log-likelihood of each of several continuations of one prompt.
 
     The prompt is computed once for all of them, and each token of a continuation but the last takes one decoding step.
-    Inside `with lazyllm.enable(model, ...)` tokens are pruned as in a generation; outside they are the unmodified
-    model's. Stats are those of the last continuation.
+    Inside `with lazyllm.enable(model, ...)` tokens are pruned as in a generation.
 
     Args:
         model: a causal language model in eval mode.

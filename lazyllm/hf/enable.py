@@ -51,8 +51,7 @@ class Session:
         layers: the model's decoder layers.
 
     Raises:
-        LazyLLMError: the model, schedule or ranking is not supported; later, inside the `with`, for inputs that are
-            not.
+        LazyLLMError: the model, schedule or ranking is not supported; inside the `with`, an input is not.
     """
 
     def __init__(

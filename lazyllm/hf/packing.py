@@ -14,14 +14,10 @@ _PER_TOKEN = ("input_ids", "inputs_embeds", "token_type_ids", "per_layer_inputs"
 
 
 class BatchPacker:
-    """Pack the new tokens of each pass over a batch; tokens that the mask hides are never computed.
-
-    Attributes:
-        computed: which tokens have been computed, bool (batch, columns), on the CPU.
-        computed_after_pass: the same, once the current pass has ended.
-    """
+    """Pack the new tokens of each pass over a batch; tokens that the mask hides are never computed."""
 
     def __init__(self, batch_size: int) -> None:
+        # Which tokens have been computed, bool (batch, columns), on the CPU; the same, once the current pass has ended.
         self.computed = self.computed_after_pass = torch.ones(batch_size, 0, dtype=torch.bool, device="cpu")
 
     @property
@@ -40,7 +36,6 @@ class BatchPacker:
         """Pack a decoder's arguments, (batch, width) tokens, into those of one sequence.
 
         Args:
-            arguments: by name.
             num_computed_tokens: of each sequence.
             has_ended: which sequences have ended, so that their new tokens are padding; empty means none.
             more_chunks: whether more chunks of the prompts follow, so that this one may be all padding.

@@ -22,29 +22,23 @@ class AttentionRanking(Ranking, checked=False, parallel=True):
 
         importance[j] = mean over neighbours of j of  max over layers of  mean over h and q of  a[h, q, j]
 
-    If the stage keeps fewer tokens than `first` and `queries` protect, it keeps the newest of these. Only Eq. 1 is
-    LazyLLM as published. A subclass may add settings.
+    If the stage keeps fewer tokens than `first` and `queries` protect, it keeps the newest of these. A subclass may
+    add settings. A value out of range raises `LazyLLMError`.
 
     Attributes:
-        queries: mean over this many of the layer's last queries, whose tokens are always kept. Each decoding step adds
-            the newest query and drops the oldest. One query is noisy (SnapKV, Li et al. 2024, arXiv 2404.14469).
+        queries: mean over this many of the layer's last queries, whose tokens are always kept (SnapKV, Li et al. 2024,
+            arXiv 2404.14469). Each decoding step adds the newest query and drops the oldest.
         half_life: in that mean a query this many queries before another counts half as much; None weighs all equally.
-        pooling: mean over this many neighbouring positions, an odd number, of those that are active (SnapKV; FastKV, Jo
-            et al. 2025, arXiv 2502.01068).
+        pooling: mean over this many neighbouring positions, an odd number, of those that are active (SnapKV).
         layers: maximum over this many layers, the stage's and those before it, back to the previous stage and without
-            layers that see a window. A single layer can rank badly (CLAA, McDanel et al. 2026, arXiv 2602.16054).
+            layers that see a window (CLAA, McDanel et al. 2026, arXiv 2602.16054).
         first: always keep this many tokens at the start of the prompt, the attention sinks (StreamingLLM, Xiao et al.
             2023, arXiv 2309.17453).
-        bonus: after prefill, divide the importance of tokens without a KV entry after the stage by this, at least 1:
-            a revived token must be worth its time.
+        bonus: after prefill, divide the importance of tokens without a KV entry after the stage by this, at least 1.
         every: rank only in every `every`-th decoding step, counted from the last step of several tokens, such as a
             prompt. In the others nothing is pruned or revived. Without revival it must be 1.
-        revive: whether pruned tokens can be revived. Without revival only the first step ranks, of a prompt in chunks
-            the first chunk, and all later tokens are kept. It is the cheapest to decode with, and the only way on
-            models whose layers carry a state from token to token (hybrids with linear attention, Mamba or convolution).
-
-    Raises:
-        LazyLLMError: a value out of range.
+        revive: whether pruned tokens can be revived. If not, only the first step ranks (the first chunk of a prompt in
+            chunks), and all later tokens are kept. Models whose layers carry a state from token to token need this.
     """
 
     queries: int = 1
