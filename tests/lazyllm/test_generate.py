@@ -106,7 +106,6 @@ def scoring(model):
 
 OUTSIDE = "a DynamicCache from outside is not supported: leave out past_key_values and cache_implementation"
 ASSISTED = "assisted generation is not supported"
-EARLY_EXIT = GenerationConfig(assistant_early_exit=2, do_sample=True)
 NEWEST = "only the newest token's logits"
 # What is refused of `generate`, of passes and of other calls.
 REFUSED = {
@@ -114,13 +113,9 @@ REFUSED = {
     "assistant": (ASSISTED, lambda model: model.generate(IDS, assistant_model=model)),
     "assisting": ("has no crop", lambda model: families.build("llama").generate(IDS, assistant_model=model)),
     "guidance": (NEWEST, generating(guidance_scale=1.5, negative_prompt_ids=IDS[:, :20])),
-    "prompt lookup": (ASSISTED, generating(prompt_lookup_num_tokens=3)),
-    "early exit": (ASSISTED, generating(assistant_early_exit=2)),
-    "early exit, sampled": (ASSISTED, generating(generation_config=EARLY_EXIT)),
+    "early exit": (ASSISTED, generating(generation_config=GenerationConfig(assistant_early_exit=2, do_sample=True))),
     "static cache": ("cache_implementation='static' is not", generating(cache_implementation="static")),
-    "paged cache": ("cache_implementation='paged' is not", generating(cache_implementation="paged")),
     "copy": ("not copied or pickled while", copy.deepcopy),
-    "a copy of a layer": ("not copied or pickled while", lambda model: copy.deepcopy(model.model.layers[1])),
     "pickle": ("not copied or pickled while", pickle.dumps),
     "offloaded cache given": (OUTSIDE, generating(past_key_values=offloaded())),
     "filled cache given": (OUTSIDE, generating(past_key_values=filled())),

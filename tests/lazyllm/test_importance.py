@@ -1,7 +1,5 @@
 """Every part of `lazyllm.AttentionRanking`, with attention sinks and without: the kept tokens are the formula's."""
 
-from dataclasses import dataclass
-
 import families
 import naive_importance as naive
 import pytest
@@ -93,11 +91,6 @@ def test_agrees_with_the_formula_whatever_the_parts(model, seed, length, stages,
     check_by_naive(model, stages, families.prompt(length, seed), 4, parts)
 
 
-def test_the_default_is_eq1(model, ids):
-    output, stats = ranked(model, THREE, ids, 6)
-    assert_traced(stats, output.sequences[0, 24:].tolist(), reference.run(model, ids[0].tolist(), THREE, 6))
-
-
 def test_layers_that_see_a_window_do_not_rank():
     kinds = {"layer_types": ["sliding_attention", "full_attention"] * 2 + ["full_attention"], "sliding_window": 16}
     model, ids = families.build("gemma2", **kinds), families.prompt(30)
@@ -135,23 +128,6 @@ def test_a_part_out_of_range_is_named(model, part, wrong):
     later = lazyllm.AttentionRanking()
     setattr(later, part, wrong)
     assert_refused(rf"{part}={wrong!r}", lambda: lazyllm.enable(model, THREE, ranking=later))
-
-
-@dataclass
-class Aged(lazyllm.AttentionRanking):
-    """One more setting: the `skip` tokens after the protected first ones have no importance."""
-
-    skip: int = 0
-
-    def survivors(self, layer, count):
-        self.importance[self.first : self.first + self.skip].clamp_(max=0)
-        return super().survivors(layer, count)
-
-
-def test_a_subclass_adds_a_part(model, ids):
-    rankings = (lazyllm.AttentionRanking(), Aged(), Aged(skip=8))
-    actual = [to_lists(generate_recorded(model, THREE, ids, 3, ranking=ranking)[1].positions) for ranking in rankings]
-    assert actual[0] == actual[1] != actual[2]
 
 
 # Attention sinks.
