@@ -21,7 +21,7 @@ LazyBench compares ways to prune prompts: LazyLLM and others on LongBench.
   lazybench score FILE... [--output FILE]         compute LongBench's scores of files of predictions
   lazybench match                                 find how strongly a method must prune for fewer operations
   lazybench map                                   show which prompt tokens methods prune and revive, step by step
-  lazybench speed                                 measure times and memory for prompt lengths
+  lazybench speed                                 measure times by prompt length
 
 Each command has --help."""
 
@@ -39,9 +39,6 @@ def script() -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        # After an interrupt inside `exec` of a string, such as `@dataclass` uses, CPython would end the process by the
-        # signal and without an exit code, although it was caught. Another `exec` resets that.
-        exec("")
         print(f"\nlazybench: stopped; the same command {onward}", file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:

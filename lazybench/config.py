@@ -158,7 +158,6 @@ class RunConfig(_Checked):
     trace: bool = False
     trace_tokens: int = setting(32, at_least(1))
     retry_failed: bool = False
-    rerun: bool = False
     matched: str = setting("refuse", one_of(("refuse", "mark")))
     output: str = setting("results/runs", FILE)
 

@@ -21,7 +21,7 @@ from lazybench.config import CONF, DataConfig, ModelConfig, RunConfig
 # A setting is named as on the command line, and an entry of `environment.json` by its own name. Every other
 # value enters the hash, such as a method's own settings: all that answers depend on, wherever they are generated.
 NOT_HASHED = (
-    {"shard", "batch", "timing", "trace", "retry_failed", "rerun", "matched", "output", "records_of"}
+    {"shard", "batch", "timing", "trace", "retry_failed", "matched", "output", "records_of"}
     | {"versions", "command", "appearance", "on_engine"}
     | {"generation_config"}  # its file is among the weights
     # The model's location does not matter: `weights` identifies its files, and `dtype` is the one in use.

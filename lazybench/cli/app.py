@@ -92,11 +92,11 @@ def main(command: str, words: Sequence[str]) -> int:
     resources = Resources(plan=command == "plan")
     checked = [_check(name, job.settings, resources) for job in jobs]
     if command == "plan":
-        import_module("lazybench.jobs.plan").show(checked, resources, in_turn)
+        import_module("lazybench.jobs.plan").show(checked, resources)
         if "[" in launcher:
             print(f"the run needs a launcher that is not installed here: pip install '{launcher}'")
     elif not several:
-        _run_job(name, jobs[0].settings, resources, checked[0], explained=True)
+        _run_job(name, jobs[0].settings, resources, checked[0])
     elif in_turn:
         _run_in_turn(name, jobs, checked, resources)
     else:
@@ -125,10 +125,10 @@ def _check(name: str, config: Any, resources: "Resources") -> Any:
     return resolve_name(f"lazybench.{functions[name]}")(config, resources)
 
 
-def _run_job(name: str, config: Any, resources: "Resources", checked: Any, explained: bool = False) -> None:
-    """Run a job in this process; `checked` is the result of `_check`. If `explained`, `run` explains its numbers."""
+def _run_job(name: str, config: Any, resources: "Resources", checked: Any) -> None:
+    """Run a job in this process; `checked` is the result of `_check`."""
     if name == "run":
-        import_module("lazybench.run.execute").run(checked, resources, explained)
+        import_module("lazybench.run.execute").run(checked, resources)
     else:
         import_module(f"lazybench.cli.{name}").main(config)
 

@@ -17,19 +17,16 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("what", nargs="?", choices=["datasets"], help="list these instead")
     add_config_dir(parser, "also list those of FOLDER, which run takes with the same flag")
     flags = read(parser, argv)
-    folders = flags.config_dir
     for group in () if flags.what else (*GROUPS, "experiment", "cluster"):
         print(f"{group}:")
         for path in sorted((CONF / group).glob("*.yaml")):
             _show(path.stem, _description(path))
-        for folder in folders:
+        for folder in flags.config_dir:
             for path in sorted((folder / group).rglob("*.yaml")):
-                name = config_name(path, folder / group)
-                hidden = ", hidden by LazyBench's own" if (CONF / group / f"{name}.yaml").is_file() else ""
-                _show(name, _description(path), f"{folder}{hidden}")
+                _show(config_name(path, folder / group), _description(path), f"{folder}")
     longbench = load_dataset_configs()
     sources = [("", longbench, [*longbench])]
-    for folder in (CONF, *folders):
+    for folder in (CONF, *flags.config_dir):
         for config, configs in own_datasets(folder):
             source = f"data={config}" if folder is CONF else f"data={config}, {folder}"
             sources.append((source, configs, [name for name in configs if name not in longbench]))

@@ -32,14 +32,11 @@ def main(argv: Sequence[str]) -> int:
     import_torch()
     from lazybench.run.resources import Resources
     from lazybench.run.summary import times_summary
-    from lazybench.run.timing_run import finished_runs, time_together
+    from lazybench.run.timing import finished_runs, time_together
 
     resources = Resources()
     for root in flags.runs:
-        groups, unfinished = finished_runs(root, resources)
-        for path in unfinished:
-            print(f"not timed, as it is not finished: {path}")
-        for jobs in groups.values():
+        for jobs in finished_runs(root, resources):
             job = next(iter(jobs.values()))
             print(f"model {job.config.model.name}, data {job.config.data.name}, {len(jobs)} runs", flush=True)
             folder = time_together(jobs, resources, flags.records, flags.warmup)

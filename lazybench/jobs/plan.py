@@ -1,16 +1,13 @@
 """Plan a sweep: its jobs, the records already done, and each job's estimated time on an A100 and memory."""
 
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any
 
 from lazybench.analysis.console import table
 from lazybench.analysis.labels import setting_of
 from lazybench.data.sample import estimate_tokens
-from lazybench.errors import LazyBenchError
 from lazybench.model import environment
 from lazybench.model.cost import Pace, a100_pace, memory_gb, unmodified_operations
-from lazybench.run.execute import is_finished, todo
+from lazybench.run.execute import todo
 from lazybench.run.prepare import Job
 from lazybench.run.resources import Resources
 from lazybench.store.run_folder import RunFolder, read_settings
@@ -19,18 +16,16 @@ from lazybench.store.survey import runs_of
 _TOKENS_PER_WORD = 1.4  # of English text, by the tokenizers of Llama 2 and SmolLM2
 
 
-def show(jobs: Sequence[Job], resources: Resources, in_turn: bool) -> None:
-    """Print the plan of checked jobs, which this process would run one after the other if `in_turn`."""
-    rows, num_unfinished, machines, hours, answered = [], 0, {}, [], set()
+def show(jobs: Sequence[Job], resources: Resources) -> None:
+    """Print the plan of checked jobs."""
+    rows, num_unfinished, hours, answered = [], 0, [], set()
     for job in jobs:
-        config, model, name = job.config, resources.skeleton(job.config.model), repr(job.config.model)
-        if name not in machines:
-            machines[name] = _this_machine(job) if in_turn else None
-        done, own = done_records(job, machines[name]), len(job.own_records)
+        config, model = job.config, resources.skeleton(job.config.model)
+        done, own = done_records(job), len(job.own_records)
         num_unfinished += done < own
         task = f"{config.task} {config.shard or ''}".rstrip()
         # The first job that needs the unmodified model's answers generates them, with any method.
-        unmodified = name, repr(config.data), task
+        unmodified = repr(config.model), repr(config.data), task
         is_first = unmodified not in answered
         answered.add(unmodified)
         method = f"{job.method.name} {setting_of(job.method.name, job.settings['method'])}"
@@ -59,24 +54,11 @@ def _format_hours(hours: float) -> str:
     return f"{hours:.1f}" if hours >= 0.05 or hours == 0 else "<0.1"
 
 
-def _this_machine(job: Job) -> dict[str, Any] | None:
-    """Describe this machine as a job's environment; None if the job cannot run here."""
-    with suppress(LazyBenchError):
-        return environment.describe(job.config.model) if job.settings["weights"] else None
-    return None
-
-
-def done_records(job: Job, machine: dict[str, Any] | None) -> int:
-    """Count a job's records that are done on a machine; None is any."""
-    any_machine, own = machine is None, len(job.own_records)
-    for path in runs_of(job.method_folder, job.settings, job.used_configs) if any_machine else [job.folder(machine)]:
-        if read_settings(path)[1].get("results_version") != environment.RESULTS_VERSION:
-            continue
-        folder = RunFolder(path)
-        if job.config.rerun and is_finished(job, folder):
-            return 0
-        left = todo(job, folder)
-        return own - len({record.key for records in (left.answers, left.traces, left.times) for record in records})
+def done_records(job: Job) -> int:
+    """Count the records that are done of a job's run, on any machine."""
+    for path in runs_of(job.method_folder, job.settings, job.dataset_configs):
+        if read_settings(path)[1].get("results_version") == environment.RESULTS_VERSION:
+            return len(job.own_records) - len(set.union(*todo(job, RunFolder(path)).values()))
     return 0
 
 

@@ -3,16 +3,17 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, ClassVar
 
 import torch
 from transformers import PreTrainedModel
 
+import lazyllm
 from lazybench.data import Record
 from lazybench.errors import LazyBenchError
-from lazybench.model.decoding import Decoder, nothing_pruned
+from lazybench.model.decoding import Decoder
 from lazybench.model.instance import make
 from lazybench.model.prompts import Prompt
 from lazybench.rules import COUNT, NAME, as_number, check_settings, setting
@@ -29,6 +30,8 @@ class Output:
     # single sentences, count only in the times.
     prompt_computed: float
     stats: Stats | None = None  # counts of LazyLLM's engine, for methods that run on it
+    # Those that `decode` kept, (tokens, vocabulary), float32, on the CPU; a method leaves it.
+    logits: torch.Tensor | None = None
 
 
 def answer(method: "Method", decode: Decoder) -> list[Output]:
@@ -146,7 +149,11 @@ class Shortening(Method):
     def generate(self, prompts: Sequence[Prompt], decode: Decoder, seeds: Sequence[int]) -> Sequence[Output]:
         pairs = zip(prompts, seeds, strict=True)
         ids, shares = zip(*(self.shorten(prompt, decode, seed) for prompt, seed in pairs), strict=True)
-        with nothing_pruned(decode.model) if len(ids) > 1 else nullcontext():
+        engine: AbstractContextManager[Any] = nullcontext()
+        if len(ids) > 1:
+            with suppress(lazyllm.LazyLLMError):  # a model that it does not support computes the padded batch
+                engine = lazyllm.enable(decode.model, ())  # skips padding and ended sequences
+        with engine:
             return [Output(tokens, share) for tokens, share in zip(decode(ids), shares, strict=True)]
 
 

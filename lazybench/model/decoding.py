@@ -5,7 +5,6 @@ import inspect
 import math
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,7 +22,6 @@ from transformers import (
     StopStringCriteria,
 )
 
-import lazyllm
 from lazybench.config import ModelConfig
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.model.generation_config import ANSWER_SETTINGS, answer_settings
@@ -73,37 +71,36 @@ class Decoder:
         logits: by question, the model's logits at its first new tokens or along its reference, (tokens, vocabulary),
             float32, on the CPU.
         session: value of the method's `session`, which is entered before `start`.
-        started: when the clock started.
-        strings: detects the checkpoint's stop strings; None without any.
     """
 
     def __init__(
         self, model: PreTrainedModel, questions: Sequence[Question], num_logits: int = 0, tracing: bool = False
     ) -> None:
-        self.model, self.questions, self.tracing = model, questions, tracing or num_logits > 0
+        self.model, self.questions, self.num_logits = model, questions, num_logits
+        self.tracing = tracing or num_logits > 0
+        self.started = 0.0  # when the clock started
         self.times: list[float] = []
         self.answers: list[list[int]] | None = None
         self.logits: list[Tensor] = []
         self.session: Any = None
-        self.num_logits, self.started = num_logits, 0.0
         strings, tokenizer = answer_settings(model.generation_config).get("stop_strings"), questions[0].stops.tokenizer
         self.strings = StopStringCriteria(tokenizer, strings) if strings and tokenizer else None
 
     def start(self) -> None:
         """Start the clock once the device is idle."""
-        synchronize(self.model.device)
+        device = self.model.device
+        if device.type == "mps":
+            torch.mps.synchronize()  # the only backend without a device argument
+        elif device.type != "cpu":
+            torch.get_device_module(device).synchronize(device)
         self.started = time.perf_counter()
 
     def __call__(self, prompts: Sequence[Tensor], **settings: Any) -> list[list[int]]:
-        """Generate greedily.
+        """Generate greedily; return the new token ids for each question, the stop included.
 
         Args:
             prompts: token ids for each question, int64 (1, tokens).
-            **settings: of `model.generate`, such as `position_ids` of a shortened prompt, or an empty cache of the
-                method's own as `CACHE`.
-
-        Returns:
-            for each question the new token ids, the stop included.
+            **settings: of `model.generate`, such as `position_ids` of a shortened prompt.
 
         Raises:
             RecordFailure: a prompt is empty or longer than the model supports, or logits are not finite.
@@ -111,24 +108,23 @@ class Decoder:
         """
         if self.answers is not None:
             raise LazyBenchError("decode was called twice: only one generation is timed")
-        if len(prompts) != len(self.questions):
-            raise LazyBenchError(f"decode was given {len(prompts)} prompts for {len(self.questions)} questions")
+        limit = max_positions(self.model)
         for ids, question in zip(prompts, self.questions, strict=True):
-            if ids.dtype != torch.int64 or ids.ndim != 2 or ids.shape[0] != 1:
-                given = f"a tensor of {ids.dtype} and shape {tuple(ids.shape)}"
-                raise LazyBenchError(f"decode was given {given}: it expects token ids, int64 (1, tokens)")
-            check_length(self.model, ids, question.stops)
+            if ids.ndim != 2:
+                raise LazyBenchError(f"decode was given ids of shape {tuple(ids.shape)}: it expects (1, tokens)")
+            tokens, new = ids.shape[1], question.stops.max_new_tokens
+            if not tokens:
+                raise RecordFailure("empty prompt: there is no token in it")
+            if limit is not None and tokens + new > limit:
+                raise RecordFailure(f"{tokens} tokens of prompt and {new} new ones are more than the model's {limit}")
         width = max(ids.shape[1] for ids in prompts)
         # Pad with the first token, so that a repetition penalty meets no token that the prompt lacks.
         padded = [torch.cat([ids[:, :1].expand(1, width - ids.shape[1]), ids], dim=1) for ids in prompts]
         mask = torch.tensor([[0] * (width - ids.shape[1]) + [1] * ids.shape[1] for ids in prompts])
-        ids, cache = torch.cat(padded), settings.pop(CACHE, settings.pop("past_key_values", None))
-        may_depart = any(each.reference and not each.is_forced for each in self.questions)
-        if cache is None and may_depart:
-            cache = DynamicCache(config=self.model.config.get_text_config(decoder=True))
-        own = _Generation(self, self.questions, width, cache if may_depart else None)
+        ids, may_depart = torch.cat(padded), any(each.reference and not each.is_forced for each in self.questions)
+        cache = DynamicCache(config=self.model.config.get_text_config(decoder=True)) if may_depart else None
+        own = _Generation(self, self.questions, width, cache)
         self._generate(own, ids, mask, cache, **settings)
-        own.check_finite()
         self.times, self.answers = own.times, own.tokens
         if self.num_logits:
             self.logits = self._along_references(own, ids, mask)
@@ -153,15 +149,14 @@ class Decoder:
         return [torch.stack(kept) for kept in logits]
 
     def _generate(self, run: "_Generation", ids: Tensor, mask: Tensor, cache: Cache | None, **settings: Any) -> None:
-        device = self.model.device
         # Settings that change answers must not change references; `_Generation` checks stop strings per question.
         unset = ANSWER_SETTINGS.keys() - {"prefill_chunk_size"} if run.is_forced else {"stop_strings"}
         hook = self.model.register_forward_hook(run.see_pass, with_kwargs=True) if self.num_logits else None
         try:
             self.model.generate(
-                ids.to(device),
-                attention_mask=mask.to(device),
-                max_new_tokens=run.max_new_tokens,
+                ids.to(self.model.device),
+                attention_mask=mask.to(self.model.device),
+                max_new_tokens=max(run.lengths.values()) - max(map(len, run.tokens)),
                 do_sample=False,
                 num_beams=1,
                 eos_token_id=None,
@@ -193,20 +188,15 @@ class _Generation(StoppingCriteria):
         self.prefilled: Cache | None = None  # a copy of `cache` before the first new token
         self.is_forced = any(question is not None and question.is_forced for question in questions)
         self._decoder, self._questions, self._cache = decoder, questions, cache
-        self._running = {index for index, question in enumerate(questions) if question is not None}
+        self.lengths = {  # the most new tokens of each question
+            index: len(each.reference) if each.is_forced else each.stops.max_new_tokens
+            for index, each in enumerate(questions)
+            if each is not None
+        }
+        self._running = {*self.lengths}
         self._raw: Tensor | None = None  # logits of the newest tokens before any processor, (batch, vocabulary)
         self._own_cache: Any = None  # the cache of the first pass
         self._largest: Tensor | None = None  # logit of each newest token, (batch,)
-        self._not_finite: list[int] = []  # numbers of new tokens, from 1
-
-    def _length(self, question: Question) -> int:
-        return len(question.reference) if question.is_forced else question.stops.max_new_tokens
-
-    @property
-    def max_new_tokens(self) -> int:
-        """The most tokens that this call generates."""
-        done = max(map(len, self.tokens))
-        return max(self._length(each) for each in self._questions if each is not None) - done
 
     def see_pass(self, module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         """Keep the logits of a forward pass, as its hook, but not of guidance's passes, which have another cache."""
@@ -236,60 +226,28 @@ class _Generation(StoppingCriteria):
         return scores
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
-        """Return which sequences have ended, bool (batch,)."""
+        """Return which sequences have ended, bool (batch,).
+
+        Raises:
+            RecordFailure: a token was chosen by logits that are not finite.
+        """
         # The host waits for the device here, once: float32 holds every id below 2**24.
-        tokens, largest = torch.stack([input_ids[:, -1].float(), self._largest.float()]).tolist()
+        newest, largest = torch.stack([input_ids[:, -1].float(), self._largest.float()]).tolist()
         self.times.append(time.perf_counter() - self._decoder.started)
-        newest, strings = [int(token) for token in tokens], self._decoder.strings
+        strings = self._decoder.strings
         by_string = [False] * len(newest) if strings is None else strings(input_ids, scores).tolist()
         for index in sorted(self._running):
             question, tokens = self._questions[index], self.tokens[index]
-            tokens.append(newest[index])
-            is_finite = question.is_forced or math.isfinite(largest[index])
-            if not is_finite:
-                self._not_finite.append(len(tokens))
-            has_stopped = not question.is_forced and (newest[index] in question.stops.stop_ids or by_string[index])
-            if has_stopped or not is_finite or len(tokens) == self._length(question):
+            tokens.append(int(newest[index]))
+            has_stopped = False
+            if not question.is_forced:
+                if not math.isfinite(largest[index]):
+                    cause = "the weights are damaged, or model.dtype is too narrow for them"
+                    raise RecordFailure(f"the logits of new token {len(tokens)} are not finite: {cause}")
+                has_stopped = tokens[-1] in question.stops.stop_ids or by_string[index]
+            if has_stopped or len(tokens) == self.lengths[index]:
                 self._running.remove(index)
         return torch.tensor([index not in self._running for index in range(len(newest))], device=input_ids.device)
-
-    def check_finite(self) -> None:
-        """Raise `RecordFailure` if a token was chosen by logits that were not finite."""
-        if self._not_finite:
-            cause = "the weights are damaged, or model.dtype is too narrow for them"
-            raise RecordFailure(f"the logits of new token {self._not_finite[0]} are not finite: {cause}")
-
-
-def can_batch(model: PreTrainedModel) -> bool:
-    """Return whether the model gives the same answers in a batch as one by one.
-
-    Layers that carry a state would carry it over padding. Settings of a generation config other than repetition_penalty
-    and stop_strings may count padding.
-    """
-    settings = answer_settings(model.generation_config).keys()
-    return not model._is_stateful and settings <= {"repetition_penalty", "stop_strings"}
-
-
-def nothing_pruned(model: PreTrainedModel) -> AbstractContextManager[Any]:
-    """Return LazyLLM's engine with nothing pruned, which skips padding and ended sequences of a batch.
-
-    If the engine does not support the model, the context changes nothing: the model computes the padded batch.
-    """
-    try:
-        return lazyllm.enable(model, ())
-    except lazyllm.LazyLLMError:
-        return nullcontext()
-
-
-def check_length(model: PreTrainedModel, ids: Tensor, stops: Stops) -> None:
-    """Raise `RecordFailure` if the prompt is empty, or too long with its answer for the model's positions."""
-    tokens, limit = ids.shape[1], max_positions(model)
-    if not tokens:
-        raise RecordFailure("empty prompt: there is no token in it")
-    if limit is not None and tokens + stops.max_new_tokens > limit:
-        raise RecordFailure(
-            f"{tokens} tokens of prompt and {stops.max_new_tokens} new ones are more than the model's {limit}"
-        )
 
 
 def max_positions(model: PreTrainedModel) -> int | None:
@@ -308,23 +266,17 @@ def check_limit(config: ModelConfig, new_tokens: int, model: PreTrainedModel) ->
 
 
 def question_of(model: PreTrainedModel, prompt: Prompt) -> Question:
-    """Return a prompt as a question with LongBench's settings for its dataset; raises `RecordFailure` if too long."""
+    """Return a prompt as a question, with LongBench's settings for its dataset."""
     config, tokenizer = prompt.builder.dataset_config, prompt.builder.tokenizer
     ends = model.generation_config.eos_token_id
+    if config.stop_at_newline or ends is None:
+        ends = [] if tokenizer.eos_token_id is None else tokenizer.eos_token_id
+    stop_ids = [*ends] if isinstance(ends, list | tuple) else [ends]
     if config.stop_at_newline:
-        # The official code lists these two, which excludes other stops of the model.
-        newline = tokenizer.encode("\n", add_special_tokens=False)[-1]
-        stops = Stops(config.max_new_tokens, [*stop_ids(tokenizer.eos_token_id), newline], 1, tokenizer)
-    else:
-        ids = stop_ids(tokenizer.eos_token_id if ends is None else ends)
-        stops = Stops(config.max_new_tokens, ids, tokenizer=tokenizer)
-    check_length(model, prompt.ids, stops)
-    return Question(prompt, stops)
-
-
-def stop_ids(stops: int | list[int] | None) -> list[int]:
-    """Return the end tokens of a config or tokenizer as a list."""
-    return [] if stops is None else list(stops) if isinstance(stops, list | tuple) else [stops]
+        # The official code lists only this and the tokenizer's EOS, which excludes other stops of the model.
+        stop_ids.append(tokenizer.encode("\n", add_special_tokens=False)[-1])
+    least = 1 if config.stop_at_newline else 0
+    return Question(prompt, Stops(config.max_new_tokens, stop_ids, least, tokenizer))
 
 
 def to_text(tokens: list[int], prompt: Prompt) -> str:
@@ -335,11 +287,3 @@ def to_text(tokens: list[int], prompt: Prompt) -> str:
     for words in unwanted:
         text = text.replace(words, "")
     return text
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until the device is idle; a CPU always is."""
-    if device.type == "mps":
-        torch.mps.synchronize()  # the only backend without a device argument
-    elif device.type != "cpu":
-        torch.get_device_module(device).synchronize(device)

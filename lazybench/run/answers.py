@@ -1,23 +1,20 @@
 """Answer a job's records in batches beside the unmodified model, score them, and trace them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
 from typing import Any
-
-from transformers import PreTrainedModel
 
 from lazybench.data import Record, data_label
 from lazybench.errors import RecordFailure, one_line
 from lazybench.methods import Method, Output
 from lazybench.model.decoding import Question, question_of, to_text
 from lazybench.run import scoring
-from lazybench.run.batches import Answer, Batches, attempt
+from lazybench.run.batches import Batches, Unmodified, attempt
 from lazybench.run.divergence import averaged, kl
 from lazybench.run.prepare import Job
 from lazybench.run.tracing import attention, progress
-from lazybench.run.unmodified import Unmodified, UnmodifiedAnswer
 from lazybench.store.journal import Key
 
 _ATTENTION_RECORDS = 12  # per dataset: the attention of one record takes 40 kB
@@ -33,22 +30,16 @@ class Answering:
     """Answer records by the method of a job, with all seeds at once."""
 
     job: Job
-    model: PreTrainedModel
     batches: Batches
-    unmodified: Unmodified  # the unmodified model's answers
-    source: Mapping[str, Any]  # `device`, `commit` and `date`, added to each row
+    unmodified: Unmodified
 
-    def answer(self, records: Sequence[Record], write: Callable[[Row], None], trace: Callable[[Row], None]) -> None:
-        """Answer records, and trace them if `config.trace`.
+    def answer(self, records: Sequence[Record]) -> Iterator[tuple[Row, Row]]:
+        """Yield the row and the trace of each record once its batch has ended.
 
-        Args:
-            records: the records.
-            write: called with a record's row once its batch has ended; a record that cannot be run has an `error` in
-                its row, and no measurements.
-            trace: called with a record's trace, or its `error`. `kl` is KL(unmodified || method) of the next token in
-                nats, mean over the first tokens of the unmodified model's answer and over seeds; `first_token_kl` is
-                that of the first token. Methods with stages add `stages` and `computed` (`tracing.progress`), the
-                baseline `attention` for some records of each dataset (`tracing.attention`).
+        A record that cannot be run has an `error` in both, and no measurements. With `config.trace`, a trace has `kl`,
+        KL(unmodified || method) of the next token in nats, mean over the first tokens of the unmodified model's answer
+        and over seeds, and `first_token_kl`, that of the first token. Methods with stages add `stages` and `computed`
+        (`tracing.progress`), the baseline `attention` for some records of each dataset (`tracing.attention`).
         """
         dataset_configs, size = self.job.dataset_configs, max(1, self.batches.size // self.job.method.repeats)
         by_method: dict[int, tuple[Method, list[Record]]] = {}
@@ -58,88 +49,66 @@ class Answering:
             by_method.setdefault(id(method), (method, []))[1].append(record)
         for method, own in by_method.values():
             for start in range(0, len(own), size):
-                for row, traced in self._answer(method, own[start : start + size]):
-                    # Write the trace first: a row marks its record as done.
-                    if traced is not None:
-                        trace({"_id": row["_id"], "dataset": row["dataset"], **traced, **self.source})
-                    write(row | self.source)
+                yield from self._answer(method, own[start : start + size])
 
     @cached_property
     def _attention_keys(self) -> set[Key]:
         return {record.key for record in self.job.spread(_ATTENTION_RECORDS)}
 
-    def _answer(self, method: Method, records: Sequence[Record]) -> Iterator[tuple[Row, Row | None]]:
-        """Yield each record's row, and its trace if `config.trace`."""
-        job, repeats, traces = self.job, self.job.method.repeats, self.job.config.trace
-        rows: list[Row] = []
-        questions: list[Question] = []
+    def _answer(self, method: Method, records: Sequence[Record]) -> Iterator[tuple[Row, Row]]:
+        """Yield each record's row and trace."""
+        job, repeats, asked = self.job, self.job.method.repeats, []
+        label = data_label(replace(job.config.data, label=None))  # a resumed run may have another
         for record in records:
-            row = _new_row(record, data_label(replace(job.config.data, label=None)))  # a resumed run may have another
+            row = {"_id": record.id, "dataset": record.dataset, "data": label, "answers": [*record.answers]}
+            row["all_classes"] = None if record.all_classes is None else [*record.all_classes]
+            row |= {"length": record.length, "groups": record.groups, "prompt_tokens": None}
             try:
-                prompt = job.prompt(record)
-                row["prompt_tokens"] = prompt.ids.shape[1]
-                questions.append(question_of(self.model, prompt))
+                question = question_of(self.batches.model, job.prompt(record))
             except RecordFailure as failure:
-                yield _failed(row, failure), _failure(failure) if traces else None
+                yield _failed(row, failure)
             else:
-                rows.append(row)
-        unmodified = self.unmodified.answers(questions, with_logits=traces and not job.is_baseline)
-        if job.is_baseline:
-            results = [_as_output(each) for each in unmodified for _ in range(repeats)]
-        else:
-            by_seed = [
-                question._replace(seed=seed, reference=getattr(each, "reference", None))
-                for question, each in zip(questions, unmodified, strict=True)
-                for seed in range(repeats)
-            ]
-            results = self.batches.answer(method, by_seed, job.config.trace_tokens if traces else 0)
-        for index, (row, question, expected) in enumerate(zip(rows, questions, unmodified, strict=True)):
-            own = results[index * repeats : (index + 1) * repeats]
-            failure = next((each for each in (*own, expected) if isinstance(each, RecordFailure)), None)
-            if failure is not None:
-                yield _failed(row, failure), _failure(failure) if traces else None
+                asked.append((row | {"prompt_tokens": question.prompt.ids.shape[1]}, question))
+        with_logits = job.config.trace and not job.is_baseline
+        unmodified = self.unmodified.answers([question for _, question in asked], with_logits)
+        left, by_seed = [], []
+        for (row, question), expected in zip(asked, unmodified, strict=True):
+            if isinstance(expected, RecordFailure):
+                yield _failed(row, expected)
                 continue
-            answered = row | _columns(question, [each.output for each in own], expected.tokens)
-            yield answered, self._trace(question, expected, own) if traces else None
+            left.append((row, question, expected))
+            reference = None if expected.logits is None else expected.tokens[: len(expected.logits)]
+            by_seed += [question._replace(seed=seed, reference=reference) for seed in range(repeats)]
+        if job.is_baseline:
+            answers = [expected for *_, expected in left for _ in range(repeats)]
+        else:
+            answers = self.batches.answer(method, by_seed, job.config.trace_tokens if job.config.trace else 0)
+        for number, (row, question, expected) in enumerate(left):
+            own = answers[number * repeats : (number + 1) * repeats]
+            if failure := next((each for each in own if isinstance(each, RecordFailure)), None):
+                yield _failed(row, failure)
+                continue
+            row |= _columns(question, own, expected.tokens)
+            trace = self._trace(question, expected, own) if job.config.trace else {}
+            yield row, {"_id": row["_id"], "dataset": row["dataset"], **trace}
 
-    def _trace(self, question: Question, expected: UnmodifiedAnswer, own: Sequence[Answer]) -> Row:
-        """Return the trace of a record, without its id; `own` are its answers by seed."""
+    def _trace(self, question: Question, expected: Output, own: Sequence[Output]) -> Row:
+        """Return the trace of a record, without its name; `own` are its answers by seed."""
         try:
             if not self.job.is_baseline:
-                return averaged([kl(expected.logits, each.logits) for each in own]) | progress(own[0].output.stats)
+                return averaged([kl(expected.logits, each.logits) for each in own]) | progress(own[0].stats)
             traced = {"first_token_kl": 0.0, "kl": 0.0}
             if question.prompt.record.key in self._attention_keys:
-                traced |= attempt([question], lambda: attention(self.model, question))
+                traced |= attempt([question], lambda: attention(self.batches.model, question))
             return traced
         except RecordFailure as failure:
-            return _failure(failure)
+            return {"error": one_line(str(failure))}
 
 
-def _as_output(answer: UnmodifiedAnswer | RecordFailure) -> Answer | RecordFailure:
-    if isinstance(answer, RecordFailure):
-        return answer
-    return Answer(Output(answer.tokens, prompt_computed=1.0), answer.logits)
-
-
-def _new_row(record: Record, label: str) -> Row:
-    return {
-        "_id": record.id,
-        "dataset": record.dataset,
-        "data": label,
-        "answers": list(record.answers),
-        "all_classes": None if record.all_classes is None else list(record.all_classes),
-        "length": record.length,
-        "groups": record.groups,
-        "prompt_tokens": None,
-    }
-
-
-def _failure(failure: Exception) -> Row:
-    return {"error": one_line(str(failure))}
-
-
-def _failed(row: Row, failure: Exception) -> Row:
-    return row | dict.fromkeys(_ANSWER) | _failure(failure)
+def _failed(row: Row, failure: RecordFailure) -> tuple[Row, Row]:
+    """Return the row and the trace of a record that failed."""
+    error = {"error": one_line(str(failure))}
+    return row | dict.fromkeys(_ANSWER) | error, {"_id": row["_id"], "dataset": row["dataset"], **error}
 
 
 def _columns(question: Question, outputs: Sequence[Output], unmodified: list[int]) -> Row:
@@ -151,20 +120,12 @@ def _columns(question: Question, outputs: Sequence[Output], unmodified: list[int
         value = scoring.score(config, text, record.answers, record.all_classes)
         return {"prediction": text, "score": value, "new_tokens": len(tokens)}
 
-    repeats = [
-        scored(output.tokens) | {"identical_tokens": _identical_share(output.tokens, unmodified)} for output in outputs
-    ]
-    most = question.stops.max_new_tokens
-    columns = repeats[0] | {
-        "score": fmean(repeat["score"] for repeat in repeats),
-        "prompt_computed": fmean(output.prompt_computed for output in outputs),
-        "reached_limit": fmean(repeat["new_tokens"] >= most for repeat in repeats),
-        **{f"unmodified_{key}": value for key, value in scored(unmodified).items()},
-        "identical_tokens": fmean(repeat["identical_tokens"] for repeat in repeats),
-    }
+    repeats, most = [], question.stops.max_new_tokens
+    for output in outputs:
+        pairs = zip(output.tokens + [-1] * len(unmodified), unmodified, strict=False)
+        repeats.append(scored(output.tokens) | {"identical_tokens": fmean(one == other for one, other in pairs)})
+    columns = repeats[0] | {key: fmean(repeat[key] for repeat in repeats) for key in ("score", "identical_tokens")}
+    columns["prompt_computed"] = fmean(output.prompt_computed for output in outputs)
+    columns["reached_limit"] = fmean(repeat["new_tokens"] >= most for repeat in repeats)
+    columns |= {f"unmodified_{key}": value for key, value in scored(unmodified).items()}
     return columns | ({"repeats": repeats} if len(repeats) > 1 else {})
-
-
-def _identical_share(tokens: list[int], unmodified: list[int]) -> float:
-    """Return the share of the unmodified answer's tokens that `tokens` has at the same positions."""
-    return fmean(one == other for one, other in zip(tokens + [-1] * len(unmodified), unmodified, strict=False))

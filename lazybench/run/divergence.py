@@ -16,13 +16,9 @@ UNMODIFIED = Baseline("baseline")
 
 
 def unmodified_logits(model: PreTrainedModel, question: Question, tokens: int) -> tuple[list[int], Tensor]:
-    """Generate at most `tokens` tokens of the unmodified model's answer.
+    """Return the first tokens of the unmodified model's answer, and their logits; `RecordFailure` if it has none.
 
-    Returns:
-        their ids, and their logits, (tokens, vocabulary), float32, on the CPU.
-
-    Raises:
-        RecordFailure: the model cannot hold the prompt, or its logits are not finite.
+    There are at most `tokens` of them. Logits are (tokens, vocabulary), float32, on the CPU.
     """
     stops = replace(question.stops, max_new_tokens=min(tokens, question.stops.max_new_tokens))
     decode = Decoder(model, [question._replace(stops=stops)], num_logits=tokens)
@@ -34,19 +30,14 @@ def divergence(method: Method, model: PreTrainedModel, question: Question, logit
     """Compute KL(unmodified || method) of the next token, in nats, at each token of `question.reference`.
 
     The method is forced along the unmodified model's answer token by token, so that decoding and revival count, and a
-    difference counts at the token where it arises.
+    difference counts at the token where it arises. `RecordFailure` if the method cannot answer.
 
     Args:
-        method: the method.
-        model: the model under test.
         question: with the first tokens of the unmodified model's answer as its reference.
         logits: the unmodified model's along the reference, (tokens, vocabulary).
 
     Returns:
         float64 (tokens,).
-
-    Raises:
-        RecordFailure: the model cannot hold the prompt.
     """
     decode = Decoder(model, [question._replace(is_forced=True)], num_logits=len(question.reference))
     answer(method, decode)
@@ -60,11 +51,7 @@ def kl(unmodified: Tensor, pruned: Tensor) -> Tensor:
 
 
 def averaged(by_seed: Sequence[Tensor]) -> dict[str, float]:
-    """Return `kl`, the mean over the tokens of an answer and over seeds, and `first_token_kl`, in nats.
-
-    Raises:
-        RecordFailure: a divergence is not finite.
-    """
+    """Return `kl` in nats, the mean over tokens and seeds, and `first_token_kl`; `RecordFailure` if not finite."""
     kls = torch.stack([*by_seed]).mean(0)
     if not kls.isfinite().all():
         raise RecordFailure("the divergence is not finite: the logits along the unmodified model's answer are not")

@@ -10,6 +10,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from lazybench import identity, metrics
+from lazybench.analysis.labels import provenance
 from lazybench.config import ModelConfig, RunConfig, Shard
 from lazybench.data import DatasetConfig, Record, choose, load_dataset_configs
 from lazybench.data.dataset_configs import english
@@ -22,7 +23,6 @@ from lazybench.methods.shared import second_models
 from lazybench.model.decoding import check_limit
 from lazybench.model.prompts import Prompt, PromptBuilder
 from lazybench.run.resources import Resources
-from lazybench.store.journal import Key
 from lazybench.store.writing import check_writable
 
 
@@ -31,8 +31,7 @@ class Job:
     """A run's settings and all that follows from them."""
 
     config: RunConfig  # the settings as they were given
-    dataset_configs: dict[str, DatasetConfig]  # by dataset, of all known datasets
-    datasets: list[str]  # of the task
+    dataset_configs: dict[str, DatasetConfig]  # of the task's datasets, in order
     method: Method  # not yet prepared for the model
     tokenizer: PreTrainedTokenizerBase | None  # the model's; None in a plan where it is out of reach
     records: list[Record] = field(repr=False)  # of the run, including those of other shards
@@ -40,24 +39,15 @@ class Job:
     notes: list[str] = field(default_factory=list)  # about datasets that are left out, and warnings about prompts
 
     @cached_property
-    def shard(self) -> Shard | None:
-        """The part of the records that this job runs; None for all."""
-        return Shard.parse(self.config.shard)
-
-    @cached_property
     def own_records(self) -> list[Record]:
         """The records of this job's shard."""
-        return self.records if self.shard is None else self.shard.select(self.records)
-
-    @cached_property
-    def keys(self) -> list[Key]:
-        """Dataset and id of all records of the run."""
-        return [record.key for record in self.records]
+        shard = Shard.parse(self.config.shard)
+        return self.records if shard is None else shard.select(self.records)
 
     @property
     def max_new_tokens(self) -> int:
         """The largest number of tokens generated for any prompt."""
-        return max(self.dataset_configs[name].max_new_tokens for name in self.datasets)
+        return max(config.max_new_tokens for config in self.dataset_configs.values())
 
     @property
     def is_baseline(self) -> bool:
@@ -72,8 +62,8 @@ class Job:
     def spread(self, per_dataset: int | None) -> list[Record]:
         """Return this job's records among `per_dataset` evenly spread ones of each dataset; None means all."""
         chosen = set()
-        for name in self.datasets:
-            keys = [key for key in self.keys if key[0] == name]
+        for name in self.dataset_configs:
+            keys = [record.key for record in self.records if record.dataset == name]
             count = len(keys) if per_dataset is None else min(per_dataset, len(keys))
             chosen |= {keys[number * len(keys) // count] for number in range(count)}
         return [record for record in self.own_records if record.key in chosen]
@@ -84,7 +74,7 @@ class Job:
 
     def folder(self, environment: Mapping[str, Any]) -> Path:
         """Return the run's folder, given the result of `environment.describe`."""
-        return self.method_folder / identity.run_hash(self.settings, environment, self.used_configs)
+        return self.method_folder / identity.run_hash(self.settings, environment, self.dataset_configs)
 
     def unmodified_path(self, environment: Mapping[str, Any], device: str) -> Path:
         """Return the file of the unmodified model's answers on a device, which all methods share."""
@@ -96,16 +86,9 @@ class Job:
         """The folder that holds the folders of all runs of the method on the model and data."""
         return Path(self.config.output) / self.config.model.name / self.config.data.name / self.method.name
 
-    @property
-    def used_configs(self) -> dict[str, DatasetConfig]:
-        """The configs of the task's datasets."""
-        return {name: self.dataset_configs[name] for name in self.datasets}
-
 
 def method_for(settings: dict[str, Any], model: ModelConfig, resources: Resources) -> Method:
-    """Build the method that a config's `method` describes, and check it against the model's config.
-
-    Call it before reading records, tokenizers and weights, which takes long.
+    """Build a config's method and check it against the model's config, which takes less long than reading records.
 
     Raises:
         LazyBenchError: a setting is out of range, or the method does not work on the model.
@@ -122,11 +105,11 @@ def prepare(config: RunConfig, resources: Resources) -> Job:
     Raises:
         LazyBenchError: the settings, the data, the model's files or the folder cannot be used.
     """
-    dataset_configs = load_dataset_configs(config.data.datasets)
-    choice = choose(config.task, config.data, dataset_configs)
+    choice = choose(config.task, config.data, known := load_dataset_configs(config.data.datasets))
+    dataset_configs = {name: known[name] for name in choice.datasets}
     method = method_for(config.method, config.model, resources)
     if (skeleton := resources.skeleton(config.model)) is not None:
-        check_limit(config.model, max(dataset_configs[name].max_new_tokens for name in choice.datasets), skeleton)
+        check_limit(config.model, max(each.max_new_tokens for each in dataset_configs.values()), skeleton)
     tokenizer = resources.tokenizer(config.model)
     by_dataset = resources.records_by_dataset(choice.datasets, config.data, config.model)
     records = [record for dataset_records in by_dataset.values() for record in dataset_records]
@@ -136,14 +119,16 @@ def prepare(config: RunConfig, resources: Resources) -> Job:
     if tokenizer is not None:
         for name in filter(by_dataset.get, by_dataset):
             notes += PromptBuilder(tokenizer, config.model, dataset_configs[name]).warnings(by_dataset[name][0])
-    matched_on = method.matched_on(records) if isinstance(method, Matched) else 0
+    matched_on = 0
+    if isinstance(method, Matched):
+        matched_on = method.matched_on(records)
+        notes.append(f"matched to {method.speedup}: {' '.join(provenance(asdict(method))).rstrip()}")
     if matched_on and config.matched == "refuse":
         raise LazyBenchError(
             f"method {method.name} was matched on {matched_on} of these {len(records)} records: run it on the "
-            "other half, data.half=second or first, or set matched=mark to run it all the same, marked in every "
-            "report"
+            "other half, data.half=second or first, or set matched=mark to run it all the same, marked in reports"
         )
-    used_metrics = {dataset_configs[name].metric for name in choice.datasets}
+    used_metrics = {each.metric for each in dataset_configs.values()}
     for metric in used_metrics:
         metrics.get(metric)
     settings = {key: value for key, value in asdict(config).items() if key not in identity.NOT_HASHED}
@@ -157,7 +142,7 @@ def prepare(config: RunConfig, resources: Resources) -> Job:
         settings["matched_on"] = matched_on
     if choice.available != english():
         settings["data"]["available"] = choice.available  # the meaning of `all`, even if data is added later
-    job = Job(config, dataset_configs, choice.datasets, method, tokenizer, records, settings, [*dict.fromkeys(notes)])
+    job = Job(config, dataset_configs, method, tokenizer, records, settings, [*dict.fromkeys(notes)])
     if not job.own_records:
         raise LazyBenchError(f"shard={config.shard}: the run has {len(records)} records: set fewer parts")
     if tokenizer is not None:

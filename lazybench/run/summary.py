@@ -1,7 +1,6 @@
 """Average a run's records, or a timing run's, and format the numbers that `run` and `time` print."""
 
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from statistics import stdev
 from typing import Any
@@ -13,19 +12,16 @@ from lazybench.analysis.averages import MEAN, SCORE
 from lazybench.analysis.console import table
 from lazybench.analysis.records import KEY, answers_table, times_table
 from lazybench.data import DatasetConfig
-from lazybench.methods.lazyllm import PAPER, PLUS
 
+Lines = Collection[Mapping[str, Any]]
 _SPEEDUPS = (averages.TTFT, averages.ANSWER, averages.DECODE_STEP, averages.OVER_NOTHING_PRUNED)
 _AVERAGED = (SCORE, averages.UNMODIFIED_SCORE, *_SPEEDUPS, replace(averages.COMPUTED, scale=1))
+_COUNTS = ("failed", "at_limit", "timed", "noisy")
 _TITLES = {"first token": averages.TTFT, "whole answer": averages.ANSWER, "decode step": averages.DECODE_STEP}
 _MEANING = "first token, whole answer and decode step are speedups over the unmodified model: above 1x is faster"
 
 
-def summarise(
-    rows: Iterable[Mapping[str, Any]],
-    configs: Mapping[str, DatasetConfig],
-    times: Iterable[Mapping[str, Any]] = (),
-) -> dict[str, Any]:
+def summarise(rows: Lines, configs: Mapping[str, DatasetConfig], times: Lines = ()) -> dict[str, Any]:
     """Average the scores and speedups of a run as in a report's tables.
 
     Args:
@@ -45,17 +41,15 @@ def summarise(
           (reached `max_new_tokens`), means over seeds, `timed` and `noisy`; `failed` records are not among them.
     """
     records = answers_table(rows).merge(times_table(times), on=KEY, how="left")
-    by_dataset = dict(iter(records.groupby("dataset")))
-    by_dataset = {name: by_dataset[name] for name in configs if name in by_dataset}
-    by_task = {}
-    for task in filter(None, dict.fromkeys(configs[name].task for name in by_dataset)):
-        parts = [part for name, part in by_dataset.items() if configs[name].task == task]
-        by_task[task] = pd.concat(parts).assign(task=task)
-    groups = list(dict.fromkeys(group for name in by_dataset for group in configs[name].groups))
+    records["task"] = records["dataset"].map(lambda name: configs[name].task)
+    by_dataset, by_task = (dict(iter(records.groupby(key))) for key in ("dataset", "task"))
+    names = [name for name in configs if name in by_dataset]
+    groups = list(dict.fromkeys(group for name in names for group in configs[name].groups))
+    tasks = filter(None, dict.fromkeys(configs[name].task for name in names))
     return {
-        "datasets": {name: _numbers(part.assign(task=name), configs[name].groups) for name, part in by_dataset.items()},
-        "tasks": {task: _numbers(part, groups) for task, part in by_task.items()},
-        MEAN: _numbers(pd.concat(by_task.values()), groups) if len(by_task) > 1 else None,
+        "datasets": {name: _numbers(by_dataset[name].assign(task=name), configs[name].groups) for name in names},
+        "tasks": {task: _numbers(by_task[task], groups) for task in tasks},
+        MEAN: _numbers(records.dropna(subset="task"), groups) if len(by_task) > 1 else None,
     }
 
 
@@ -92,35 +86,25 @@ def scores_table(scores: Mapping[str, Any]) -> str:
     named |= {f"{task}, mean": numbers for task, numbers in several.items()}
     if scores[MEAN] is not None:
         named[f"mean of {len(scores['tasks'])} tasks"] = scores[MEAN]
-    every = [*named.values()]
-    cells = {"records": [str(numbers["records"]) for numbers in every], "score": [_score(numbers) for numbers in every]}
-    for group in dict.fromkeys(group for numbers in every for group in numbers["score_by_group"]):
-        cells[group] = [_text(numbers["score_by_group"].get(group), "{:.2f}") for numbers in every]
-    cells["unmodified"] = [_text(numbers["unmodified_score"], "{:.2f}") for numbers in every]
-    cells["same answers"] = [f"{_count(numbers['same_answers'])} of {numbers['records']}" for numbers in every]
-    for title, measure in _TITLES.items():
-        cells[title] = [_text(numbers[measure.key], "{:.2f}x") for numbers in every]
-    cells["% computed"] = [_text(numbers["prompt_computed"], "{:.2%}").removesuffix("%") for numbers in every]
-    for title, key in {"failed": "failed", "at limit": "at_limit", "timed": "timed", "noisy": "noisy"}.items():
-        cells[title] = [_count(numbers[key]) for numbers in every]
-    shown = {key: column for key, column in cells.items() if key in ("records", "score") or set(column) - {"-", "0"}}
-    return table(["", *shown], list(zip(named, *shown.values(), strict=True)))
+    groups = dict.fromkeys(group for numbers in named.values() for group in numbers["score_by_group"])
+    lines = []
+    for name, numbers in named.items():
+        seeds, computed = numbers["score_by_seed"], numbers["prompt_computed"]
+        cells = {"": name, "records": str(numbers["records"])}
+        cells["score"] = _text(numbers["score"], "{:.2f}") + (f" ± {stdev(seeds):.2f}" if seeds else "")
+        cells |= {group: _text(numbers["score_by_group"].get(group), "{:.2f}") for group in groups}
+        cells["unmodified"] = _text(numbers["unmodified_score"], "{:.2f}")
+        cells["same answers"] = f"{round(numbers['same_answers'], 1):g} of {numbers['records']}"
+        cells |= {title: _text(numbers[measure.key], "{:.2f}x") for title, measure in _TITLES.items()}
+        cells["% computed"] = _text(computed and 100 * computed, "{:.2f}")
+        cells |= {key.replace("_", " "): f"{round(numbers[key], 1):g}" for key in _COUNTS}
+        lines.append(cells)
+    shown = [key for key in lines[0] if key in ("records", "score") or {line[key] for line in lines} - {"-", "0"}]
+    text = table(shown, [[line[key] for key in shown] for line in lines])
+    return f"{text}\n\nscores are out of 100; {_MEANING}" if "timed" in shown else text
 
 
-def explanations(scores: Mapping[str, Any], method: str) -> list[str]:
-    """Return lines that explain a run's numbers, and slower decode steps if there are any."""
-    by_dataset = scores["datasets"].values()
-    if all(numbers["ttft_speedup"] is None for numbers in by_dataset):
-        return []
-    lines = [f"scores are out of 100; {_MEANING}"]
-    if method in (PAPER, PLUS) and any((numbers["decode_step_speedup"] or 1) < 1 for numbers in by_dataset):
-        lines.append("decode steps are slower: steps that rank tokens also compute those that they revive")
-    return lines
-
-
-def times_summary(
-    times: Collection[Mapping[str, Any]], labels: Mapping[str, str], configs: Mapping[str, DatasetConfig]
-) -> str:
+def times_summary(times: Lines, labels: Mapping[str, str], configs: Mapping[str, DatasetConfig]) -> str:
     """Format the speedups of a timing run, a line per timed run, and a line on its noise.
 
     Args:
@@ -142,29 +126,6 @@ def times_summary(
     if (variation := averages.prefill_variation(timed)) is not None:
         noise += f"; at equal length the unmodified model's first token varies by {variation:.1%}"
     return "\n".join([table(["", "records", *measures], lines), "", noise, _MEANING])
-
-
-def _score(numbers: Mapping[str, Any]) -> str:
-    seeds = numbers["score_by_seed"]
-    return _text(numbers["score"], "{:.2f}") + (f" ± {stdev(seeds):.2f}" if seeds else "")
-
-
-def _count(number: float) -> str:
-    return f"{round(number, 1):g}"
-
-
-def error_kind(error: str) -> str:
-    """Return an error without its numbers, such as a prompt's length."""
-    return re.sub(r"\d+", "N", error)
-
-
-def failures(rows: Collection[Mapping[str, Any]]) -> list[str]:
-    """Return a line per kind of failure: the number of records, and the first record's error."""
-    reasons: dict[str, list[str]] = {}
-    for row in rows:
-        if error := row.get("error"):
-            reasons.setdefault(error_kind(error), []).append(error)
-    return [f"failed: {len(errors)} of {len(rows)} records: {errors[0]}" for errors in reasons.values()]
 
 
 def _text(value: float | None, form: str) -> str:

@@ -1,19 +1,35 @@
-"""Time methods beside the unmodified model: one answer at a time, in one process on one device."""
+"""Time methods beside the unmodified model, and finished runs side by side: one answer at a time, on one device."""
 
+import json
 import random
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
+import torch
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from lazybench.errors import RecordFailure, one_line
+from lazybench.config import DataConfig, ModelConfig, RunConfig, TimingConfig
+from lazybench.errors import LazyBenchError, RecordFailure, one_line
+from lazybench.identity import digest
 from lazybench.methods.base import Method, answer
-from lazybench.model.decoding import Decoder, Question
+from lazybench.model import environment
+from lazybench.model.decoding import Decoder, Question, question_of
 from lazybench.run.batches import attempt
 from lazybench.run.divergence import UNMODIFIED
+from lazybench.run.prepare import Job, prepare
+from lazybench.run.resources import Resources
+from lazybench.store import writing
+from lazybench.store.journal import PREDICTIONS, TIMES, Journal, Rows
+from lazybench.store.locks import locked
+from lazybench.store.run_folder import RunFolder, read_settings
+from lazybench.store.survey import run_folders
 
 UNMODIFIED_NAME = "unmodified"
 NOISE = 0.1  # relative difference up to which two trials of the unmodified model agree
@@ -21,27 +37,24 @@ _MORE = 4  # one record in four may be timed again
 _WARM_UP_TOKENS = 2
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One timed answer: wall times in seconds, from the tokenised prompt until a token is known on the host."""
+def trial(method: Method, model: PreTrainedModel, question: Question) -> dict[str, Any]:
+    """Time one answer of `method`; raises `RecordFailure` where it cannot answer.
 
-    ttft_s: float  # until the first new token
-    generation_s: float  # until the last one
-    decode_step_s: float | None  # mean over the tokens after the first; None for an answer of one token
-    new_tokens: int
-
-
-def trial(method: Method, model: PreTrainedModel, question: Question) -> Trial:
-    """Time one answer of `method`; raises `RecordFailure` where it cannot answer."""
+    Returns:
+        wall times in seconds, from the tokenised prompt until a token is known on the host: `ttft_s` until the first
+        new token, `generation_s` until the last, and `decode_step_s`, the mean over the tokens after the first, None
+        for an answer of one token; and the number of `new_tokens`.
+    """
     decode = Decoder(model, [question])
-    attempt([question], lambda: answer(method, decode))
+    attempt([question], partial(answer, method, decode))
     first, last, steps = decode.times[0], decode.times[-1], len(decode.times) - 1
-    return Trial(first, last, (last - first) / steps if steps else None, len(decode.times))
+    step = (last - first) / steps if steps else None
+    return {"ttft_s": first, "generation_s": last, "decode_step_s": step, "new_tokens": steps + 1}
 
 
-def is_noisy(first: Trial, last: Trial) -> bool:
+def is_noisy(first: Mapping[str, Any], last: Mapping[str, Any]) -> bool:
     """Return whether two trials of one answer differ by more than `NOISE`: other work slowed one of them down."""
-    pairs = ((first.ttft_s, last.ttft_s), (first.generation_s, last.generation_s))
+    pairs = [(first[key], last[key]) for key in ("ttft_s", "generation_s")]
     return any(max(pair) > (1 + NOISE) * min(pair) for pair in pairs)
 
 
@@ -59,39 +72,30 @@ class Timing:
     source: Mapping[str, Any]  # `device`, `threads`, `commit` and `date`, added to each row
     warmup: int  # untimed rounds before the first record
 
-    def time(
-        self,
-        questions: Sequence[Question],
-        is_done: Callable[[Question], bool],
-        retries: int,
-        write: Callable[[dict[str, Any]], None],
-    ) -> None:
-        """Time questions, one per record, with a progress bar.
+    def time(self, questions: Sequence[Question], timed: Rows, write: Callable[[dict[str, Any]], None]) -> None:
+        """Time questions, with a progress bar.
 
         Args:
-            questions: all of a timing run, in order.
-            is_done: whether an earlier start has timed a question.
-            retries: how many records earlier starts have timed again.
+            questions: one per record.
+            timed: rows of records that earlier starts have timed.
             write: called with each record's row: `_id`, `dataset`, `prompt_tokens`, `seed`, `retries`, `noisy`, and by
                 name the `trials` of the unmodified model and of each method that could answer; or an `error` if the
                 unmodified model or all methods failed.
         """
-        left = [*filter(lambda pair: not is_done(pair[1]), enumerate(questions))]
-        if left and self.warmup:
-            self._warm_up(left[0][1])
-        with tqdm(total=len(questions), initial=len(questions) - len(left), unit="record", desc="timing") as progress:
-            for number, question in left:
-                row = self._row(question, number)
-                if row.get("noisy") and retries < len(questions) // _MORE:
+        keys = [question.prompt.record.key for question in questions]
+        retries = sum(timed[key]["retries"] for key in keys if key in timed)
+        left = [number for number, key in enumerate(keys) if key not in timed]
+        rounds = self.warmup if left else 0
+        for _ in tqdm(range(rounds), desc="warm-up", unit="round", disable=not rounds):
+            self._untimed(questions[left[0]])
+        with tqdm(total=len(keys), initial=len(keys) - len(left), unit="record", desc="timing") as progress:
+            for number in left:
+                row = self._row(questions[number], number)
+                if row.get("noisy") and retries < len(keys) // _MORE:
                     retries += 1
-                    row = self._row(question, number) | {"retries": 1}
+                    row = self._row(questions[number], number) | {"retries": 1}
                 write(row)
                 progress.update()
-
-    def _warm_up(self, question: Question) -> None:
-        print(f"warming up: {self.warmup} untimed rounds of the first record", flush=True)
-        for _ in tqdm(range(self.warmup), desc="warm-up", unit="round"):
-            self._untimed(question)
 
     def _untimed(self, question: Question) -> None:
         """Answer a question's first tokens by every method."""
@@ -106,21 +110,96 @@ class Timing:
         row |= {"seed": number, "trials": {}, "retries": 0, "noisy": False, **self.source}
         if self.model.device.type != "cpu":
             self._untimed(question)  # kernels are chosen and memory is laid out per shape
-        names = [*self.methods]
+        names, methods = [*self.methods], {UNMODIFIED_NAME: UNMODIFIED, **self.methods}
         random.Random(f"{record.dataset}/{record.id}").shuffle(names)
-        try:
-            first = trial(UNMODIFIED, self.model, question)
-            for name in names:
-                method = self.methods[name]
-                try:
-                    trials[name] = [trial(method, self.model, question._replace(seed=number % method.repeats))]
-                except RecordFailure as failure:
-                    failures.append(f"{name}: {failure}")
-            last = trial(UNMODIFIED, self.model, question) if trials or not names else first
-        except RecordFailure as failure:
-            return row | {"error": f"the unmodified model: {one_line(str(failure))}"}
-        if failures and not trials:
-            return row | {"error": one_line(failures[0])}
-        trials = {UNMODIFIED_NAME: [first, last], **trials}
-        taken = {name: [asdict(each) for each in own] for name, own in trials.items()}
-        return row | {"trials": taken, "noisy": is_noisy(first, last)}
+        for name in (UNMODIFIED_NAME, *names, UNMODIFIED_NAME):
+            try:
+                taken = trial(methods[name], self.model, question._replace(seed=number % methods[name].repeats))
+            except RecordFailure as failure:
+                failures.append(f"{name}: {failure}")
+            else:
+                trials.setdefault(name, []).append(taken)
+        unmodified = trials.get(UNMODIFIED_NAME, ())
+        if len(unmodified) < 2 or (names and len(trials) == 1):
+            return row | {"error": one_line(failures[-1])}
+        return row | {"trials": trials, "noisy": is_noisy(*unmodified)}
+
+
+def finished_runs(root: Path, resources: Resources) -> list[dict[Path, Job]]:
+    """Return the jobs of the finished runs below `root` by folder, a mapping per unmodified model and set of prompts.
+
+    Raises:
+        LazyBenchError: there is no finished run, or the code, weights or records of one have changed.
+    """
+    groups: dict[str, dict[Path, Job]] = {}
+    for path in run_folders(root):
+        settings, _ = read_settings(path)
+        rows, expected = RunFolder(path).rows(PREDICTIONS), sum((settings.get("records_of") or {}).values())
+        if not expected or len(rows) < expected:
+            print(f"not timed, as it is not finished: {path}")
+            continue
+        job = prepare(_config(settings, path.parents[3]), resources)
+        if job.folder(environment.describe(job.config.model)) != path:
+            raise LazyBenchError(f"{path}: its code, weights, records or dtype have changed since: run it again")
+        prompts = [settings["data"][key] for key in ("seed", "tokens", "half")]
+        shared = repr((path.parent.parent, settings["model"], settings["weights"], prompts))
+        groups.setdefault(shared, {})[path] = job
+    if not groups:
+        raise LazyBenchError(f"runs={root}: no finished run there; make one: lazybench run method=lazyllm task=code")
+    return [*groups.values()]
+
+
+def _config(settings: Mapping[str, Any], root: Path) -> RunConfig:
+    """Return the config of a stored run, whose output folder is now `root`."""
+
+    def known(schema: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {field.name: values[field.name] for field in fields(schema) if field.name in values}
+
+    sections = {"model": ModelConfig, "data": DataConfig, "timing": TimingConfig}
+    values = {name: schema(**known(schema, settings[name])) for name, schema in sections.items()}
+    return RunConfig(**{**known(RunConfig, settings), **values, "matched": "mark", "output": str(root)})
+
+
+def time_together(jobs: Mapping[Path, Job], resources: Resources, records: int, warmup: int) -> Path:
+    """Time runs of one model on some of the records that all of them have answered; return the timing run's folder.
+
+    Args:
+        jobs: the runs by folder.
+        resources: loads the model.
+        records: number of records to time, one of each dataset in turn.
+        warmup: untimed rounds before the first one.
+
+    Raises:
+        LazyBenchError: no record was answered by all, or the folder cannot be written.
+    """
+    first = next(iter(jobs.values()))
+    answered = [
+        {key for key, row in RunFolder(path).rows(PREDICTIONS).items() if not row.get("error")} for path in jobs
+    ]
+    shared = [record for record in first.records if all(record.key in keys for keys in answered)]
+    by_dataset = [[record for record in shared if record.dataset == name] for name in first.dataset_configs]
+    turns = [record for turn in zip_longest(*by_dataset) for record in turn if record is not None]
+    if not (chosen := turns[:records]):
+        raise LazyBenchError(f"the runs of {first.config.model.name} share no answered record: none can be timed")
+    described, source = environment.describe(first.config.model), environment.source(first.config.model)
+    source["threads"] = torch.get_num_threads()
+    names = [f"{path.parent.name}/{path.name}" for path in jobs]
+    where = {key: (source | described)[key] for key in ("device", "threads", "dtype", "attention")}
+    identity = {"runs": names, "records": [record.key for record in chosen], "warmup": warmup, **where}
+    folder = first.method_folder.parent / "times" / digest(identity)
+    with locked(folder / ".lock"):
+        model = resources.model(first.config.model)
+        methods = {}
+        for name, job in zip(names, jobs.values(), strict=True):
+            job.method.prepare(model)
+            if job.method.nothing_pruned is not None:
+                methods["nothing_pruned"] = job.method.nothing_pruned
+            if not job.is_baseline:
+                methods[name] = job.method
+        journal = Journal(folder / TIMES)
+        journal.load()
+        command = {"command": ["time", *sys.argv[2:]], "runs": names, "records": len(chosen)}
+        writing.replace(folder / "timing.json", json.dumps({**source, **where, **command}, indent=2) + "\n")
+        questions = [question_of(model, first.prompt(record)) for record in chosen]
+        Timing(model, methods, source, warmup).time(questions, journal.rows, journal.add)
+    return folder

@@ -3,9 +3,12 @@
 import fcntl
 import os
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from lazybench.errors import LazyBenchError
+from lazybench.store.writing import writing
 
 _TIMEOUT_S = 1.0  # a process that only tests the lock holds it for a moment
 
@@ -33,13 +36,21 @@ class Lock:
                     return False
                 time.sleep(0.05)
 
-    def release(self) -> None:
-        """Release the lock; it can be acquired again."""
-        fcntl.flock(self._file, fcntl.LOCK_UN)
-
     def close(self) -> None:
         """Release the lock and close its file."""
         os.close(self._file)
+
+
+@contextmanager
+def locked(path: Path, timeout_s: float = _TIMEOUT_S) -> Iterator[None]:
+    """Hold the exclusive lock on `path`, whose folder is made; `Busy` if another process has it for `timeout_s`."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = Lock(path, timeout_s)
+    with closing(lock):
+        if not lock.acquire():
+            raise Busy(f"another process is at work in {path.parent}")
+        yield
 
 
 def is_locked(path: Path) -> bool:

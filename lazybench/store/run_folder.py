@@ -1,9 +1,8 @@
 """A run's folder: its settings, its environment, and one line per record."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
-from itertools import count
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,17 +90,6 @@ class RunFolder:
         finally:
             for lock in locks:
                 lock.close()
-
-    def set_aside(self, is_finished: Callable[[], bool]) -> Path | None:
-        """Rename a finished run to a name that readers of runs ignore, and return that; None if it is not finished.
-
-        If several shards run again, only the first one finds a finished run; the others join its new run.
-        """
-        with closing(Lock(self._lock(None))) as lock:
-            if not (lock.acquire() and is_finished()):
-                return None
-            names = (self.path.with_name(f".{self.path.name}-{number}") for number in count(1))
-            return self.path.rename(next(path for path in names if not path.exists()))
 
     def write_scores(self, scores: Mapping[str, Any]) -> None:
         """Write the means of a run whose records are all answered, unless they are there."""

@@ -1,6 +1,8 @@
+import re
 import shutil
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 import transformers
@@ -67,6 +69,18 @@ def run(lazybench, tiny_model, tmp_path):
 
     def call(*words: str, output: str = "runs", command: str = "run") -> tuple[int, str, str]:
         return lazybench(command, *small_run(tiny_model, tmp_path / output, words), *words)
+
+    return call
+
+
+@pytest.fixture
+def ran(run):
+    """Call `lazybench run` as `run` does, to its end; returns the run's folder."""
+
+    def call(*words: str, output: str = "runs") -> Path:
+        code, out, err = run(*words, output=output)
+        assert code == 0, err
+        return Path(re.findall("^(?:saved in|shard .* records:) (.*)$", out, re.MULTILINE)[-1])
 
     return call
 

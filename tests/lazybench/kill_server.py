@@ -1,13 +1,14 @@
 """Start a command again and again, and kill start n with SIGKILL at its n-th write of a file, half of it written.
 
-Arguments: writes between the kills, a file that gets a line for each kill, and the command's words. A start that ends
-by itself ends the program, with its exit code. Imports are done once: a start is a fork.
+Arguments: a file that gets a line for each kill, and the command's words. A start that ends by itself ends the program,
+with its exit code. Imports are done once: a start is a fork.
 """
 
 import io
 import os
 import signal
 import sys
+from itertools import count
 
 import torch
 import transformers
@@ -68,12 +69,10 @@ def kill_at_write(number: int) -> None:
         module.open = tearing
 
 
-def serve(writes: int, note: str, words: list[str]) -> int:
+def serve(note: str, words: list[str]) -> int:
     """Kill start after start; return the exit code of the first one that ends by itself."""
     sys.argv = ["lazybench", *words]
-    number = 0
-    while True:
-        number += writes
+    for number in count(1):
         child = os.fork()
         if child == 0:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -87,4 +86,4 @@ def serve(writes: int, note: str, words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(serve(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))
+    sys.exit(serve(sys.argv[1], sys.argv[2:]))

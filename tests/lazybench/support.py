@@ -1,15 +1,19 @@
 """What several tests of the harness share."""
 
 import json
+import re
 from collections.abc import Sequence
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from lazybench.config import CONF
 from lazybench.data import dataset_configs
 
 LAZY = ("method=lazyllm", "method.schedule=[1:0.6]")
@@ -94,6 +98,13 @@ def small_run(model: Path, output: object, words: Sequence[str]) -> list[str]:
     return [f"{key}={value}" for key, value in settings.items() if key not in given]
 
 
+def method_settings(name: str, **changes: Any) -> dict[str, Any]:
+    """The settings of a method's config, with changes."""
+    return OmegaConf.to_container(OmegaConf.load(CONF / "method" / f"{name}.yaml")) | changes
+
+
+METHOD_NAMES = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
+
 # A method of a user's own.
 LAST_TOKENS = """
 from dataclasses import dataclass, field
@@ -149,3 +160,9 @@ def stubborn_method(folder: Path) -> tuple[str, ...]:
     (folder / "method").mkdir()
     (folder / "method" / "stubborn.yaml").write_text("_target_: stubborn.Stubborn\nname: stubborn\nmood: good\n")
     return ("--config-dir", str(folder), "method=stubborn")
+
+
+def page_data(text: str) -> tuple[list[str], dict[str, Any]]:
+    """The headings of a token map's page, and the data that its script reads."""
+    data = re.search("<script[^>]* id=data>(.*?)</script>", text)[1]
+    return [unescape(title) for title in re.findall("<h2>(.*?)</h2>", text)], json.loads(data)

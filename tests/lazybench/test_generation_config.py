@@ -9,7 +9,7 @@ import pytest
 import torch
 from marks import slow
 from peers import ask
-from support import LAZY, folders, rows
+from support import LAZY, rows
 from transformers import LlamaForCausalLM
 
 from lazybench.config import ModelConfig
@@ -83,15 +83,13 @@ def test_settings_that_change_answers_act_as_in_transformers(copy, tiny_model, v
     assert answered(unmodified.name_or_path, "lazyllm") != answered(tiny_model, "lazyllm")
 
 
-def test_an_answer_ends_at_the_checkpoints_stop_string(run, copy, tokenizer, tmp_path):
+def test_an_answer_ends_at_the_checkpoints_stop_string(ran, copy, tokenizer):
     words = {token for sign in "abcdefgh" for token in tokenizer(sign, add_special_tokens=False).input_ids}
     others = [token for token in range(len(tokenizer)) if token not in words]
 
     def answer(name: str, **stop: list[str]) -> str:
         folder = copy(name, suppress_tokens=others, **stop)
-        code, _, err = run(*LAZY, *QUICK, f"model.path={folder}", "trace=true", output=f"runs_{name}")
-        assert code == 0, err
-        (row,) = rows(*folders(tmp_path / f"runs_{name}"))
+        (row,) = rows(ran(*LAZY, *QUICK, f"model.path={folder}", "trace=true", output=name))
         assert row.get("error") is None
         return row["prediction"]
 
@@ -100,13 +98,12 @@ def test_an_answer_ends_at_the_checkpoints_stop_string(run, copy, tokenizer, tmp
     assert answer("stopped", stop_strings=["no letters", stop]) == complete.partition(stop)[0] + stop != complete
 
 
-def test_runs_and_headings_have_the_settings_that_change_answers(run, lazybench, undrawn, copy, tmp_path):
+def test_runs_and_headings_have_the_settings_that_change_answers(ran, lazybench, undrawn, copy, tmp_path):
     settings = {"repetition_penalty": 1.3, "prefill_chunk_size": 64, "temperature": 0.1, "no_repeat_ngram_size": 0}
     counted = {"repetition_penalty": 1.3, "prefill_chunk_size": 64}
-    for name, folder in (("plain", copy("a")), ("changed", copy("b", **settings))):
-        assert run("method=baseline", *QUICK, f"model.path={folder}", f"model.name={name}")[0] == 0
-    written = [json.loads((folder / "environment.json").read_text()) for folder in folders(tmp_path / "runs")]
-    assert [environment["generation_config"] for environment in written] == [counted, {}]
+    for name, folder, expected in (("plain", copy("a"), {}), ("changed", copy("b", **settings), counted)):
+        written = ran("method=baseline", *QUICK, f"model.path={folder}", f"model.name={name}") / "environment.json"
+        assert json.loads(written.read_text())["generation_config"] == expected
     code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")
     assert code == 0, err
     assert re.search(r"changed on .*, generation config repetition_penalty=1\.3, prefill_chunk_size=64\n", out)

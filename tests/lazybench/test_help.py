@@ -29,14 +29,6 @@ def test_help_has_the_settings_of_the_chosen_method(lazybench):
     assert all(f"{key}:" in out for key in yaml.safe_load((CONF / "method/static_pruning.yaml").read_text()))
 
 
-def test_the_settings_that_a_command_line_comes_to(lazybench):
-    code, out, _ = lazybench("run", "--cfg", "job", "task=code", "model=llama2_7b")
-    assert code == 0
-    settings = yaml.safe_load(out)
-    assert (settings["task"], settings["model"]["name"]) == ("code", "llama2_7b")
-    assert "hydra" not in settings
-
-
 def test_help_does_not_wait_for_torch():
     code = "import sys; from lazybench.__main__ import main; sys.argv = ['', 'run', '--help']; main(); "
     code += "sys.exit(bool({'torch', 'transformers', 'pandas'} & set(sys.modules)))"

@@ -1,12 +1,10 @@
 """`lazybench map`: the page of the tokens that methods prune and revive."""
 
-import json
 import re
-from html import unescape
 
 import pytest
 from matplotlib import pyplot
-from support import one_line
+from support import one_line, page_data
 
 
 @pytest.fixture
@@ -28,10 +26,7 @@ def call(lazybench, six_layers, page):
 
 
 def read(page):
-    """The titles of the methods on a page, and its data."""
-    text = page.read_text("ascii")
-    data = json.loads(re.search(r'<script type="application/json" id=data>(.*?)</script>', text)[1])
-    return [unescape(title) for title in re.findall("<h2>(.*?)</h2>", text)], data
+    return page_data(page.read_text("ascii"))
 
 
 def test_methods_stand_side_by_side(call, page):

@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 from marks import slow, slow_but
-from omegaconf import OmegaConf
-from support import folders, rows
+from support import METHOD_NAMES, method_settings, rows
 from transformers import LlamaForCausalLM
 
-from lazybench.config import CONF, DataConfig, ModelConfig
+from lazybench.config import DataConfig, ModelConfig
 from lazybench.data import load_dataset_configs, load_records
 from lazybench.methods import build_method
 from lazybench.model.decoding import question_of
@@ -20,11 +19,11 @@ from lazybench.store.journal import TIMES, read_rows
 
 SCHEDULE = "1:0.6,2:0.5"  # for the tiny model's four layers
 QUICK = [("lazyllm", "float32")]
-CASES = [(path.stem, dtype) for path in (CONF / "method").glob("*.yaml") for dtype in ("float32", "bfloat16")]
+CASES = [(name, dtype) for name in METHOD_NAMES for dtype in ("float32", "bfloat16")]
 
 
 @pytest.fixture
-def answered(run, tmp_path):
+def answered(ran):
     """Run a method on two records in a batch, one of which is timed; returns their rows, but for their source."""
 
     def call(name, device, dtype="float32"):
@@ -33,9 +32,7 @@ def answered(run, tmp_path):
             words.append(f"method.schedule=[{SCHEDULE}]")
         elif name == "random_drop":
             words.append("method.repeats=2")
-        code, _, err = run(*words, "timing.warmup=0", "timing.per_dataset=1", output=device)
-        assert code == 0, err
-        (folder,) = folders(tmp_path / device)
+        folder = ran(*words, "timing.warmup=0", "timing.per_dataset=1", output=device)
         written, (timed,) = rows(folder), read_rows(folder, TIMES).values()
         assert len(written) == 2
         assert len(timed["trials"]) == (1 if name == "baseline" else 2)
@@ -58,7 +55,7 @@ def test_answers_are_the_cpus(answered, device, name, dtype):
         assert row == expected
 
 
-def test_times_begin_on_an_idle_device_after_an_untimed_pass_of_the_same_shape(run, device, monkeypatch):
+def test_times_begin_on_an_idle_device_after_an_untimed_pass_of_the_same_shape(ran, device, monkeypatch):
     events, generate = [], LlamaForCausalLM.generate
     monkeypatch.setattr(torch.pretend, "synchronize", lambda device: events.append(str(device)))
 
@@ -67,8 +64,7 @@ def test_times_begin_on_an_idle_device_after_an_untimed_pass_of_the_same_shape(r
         return generate(self, ids, **settings)
 
     monkeypatch.setattr(LlamaForCausalLM, "generate", noted)
-    code, _, err = run(f"model.device={device.name}", "timing.warmup=0", "data.limit=1")
-    assert code == 0, err
+    ran(f"model.device={device.name}", "timing.warmup=0", "data.limit=1")
     # Both answers. Then the unmodified model and the method, two tokens each, and their trials, the former's twice.
     assert events == [device.name, 6] * 2 + [device.name, 2] * 2 + [device.name, 6] * 3
 
@@ -81,10 +77,8 @@ def test_a_method_waits_no_more_than_it_must(tiny_model, tokenizer, device, name
     model = load_model(config)
 
     def reads(name):
-        settings = OmegaConf.to_container(OmegaConf.load(CONF / "method" / f"{name}.yaml"))
-        if name.startswith("lazyllm"):
-            settings["schedule"] = SCHEDULE
-        method, question = build_method(settings), question_of(model, prompt)
+        schedule = {"schedule": SCHEDULE} if name.startswith("lazyllm") else {}
+        method, question = build_method(method_settings(name, **schedule)), question_of(model, prompt)
         question = question._replace(stops=replace(question.stops, max_new_tokens=8))
         method.prepare(model)
         device.reads.clear()

@@ -43,7 +43,6 @@ def test_a_plan_runs_nothing_and_counts_done_records(run, plan, tmp_path):
     assert "4 jobs, 3 of them with records to run" in out
     assert sorted(row[-3] for row in cells(out)) == ["0/2", "0/2", "1/2", "2/2"]
     assert [row[-3] for row in cells(plan(*LAZY, *QUICK, "task=hotpotqa", "shard=1/2,2/2"))] == ["1/1", "0/1"]
-    assert cells(plan(*LAZY, *QUICK, "rerun=true"))[0][-3] == "0/2"
     for folder in folders(tmp_path / "runs"):
         folder.rename(folder.with_name(folder.name[::-1]))  # as of another model, so that it would start again
     assert cells(plan(*LAZY, *QUICK))[0][-3] == "0/2"
@@ -63,15 +62,6 @@ def test_the_length_of_prompts_is_that_of_their_tokens(plan, monkeypatch):
     assert hours("timing.warmup=0") == pytest.approx(5 * hours(*QUICK), rel=0.02)
     # Two rounds of one of the two records.
     assert hours("timing.warmup=2") == pytest.approx(6 * hours(*QUICK), rel=0.02)
-
-
-def test_memory_is_that_of_the_prompts(lazybench, offline):
-    words = ("method=baseline", "model=qwen3_8b", "task=hotpotqa", "data.limit=2")
-    _, out, _ = lazybench("plan", *words, "data.tokens=2048,30000")
-    short, long = (float(row[-1]) for row in cells(out))
-    # 8.2 billion weights; 147 kB a token of cache.
-    assert 17 < short < 20
-    assert 22 < long < 30
 
 
 def test_a_plan_of_a_7b_model(plan):

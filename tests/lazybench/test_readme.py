@@ -90,30 +90,25 @@ def test_own_choices_run(run, folder, line):
     assert rows(folders(folder / "runs")[0])
 
 
-def test_a_ranking_of_ones_own_takes_fifteen_lines(run, folder):
-    assert len([line for line in FILES["loudest.py"].splitlines()[1:] if line.strip()]) <= 15
-    code, _, err = run("--config-dir", ".", "method=loudest")
-    assert code == 0, err
-    (written,) = folders(folder / "runs")
-    assert written.parent.name == "loudest"
+@pytest.mark.parametrize(
+    ("words", "module", "method"),
+    [
+        (["method=loudest"], "loudest", {"_target_": "loudest.Loudest", "schedule": "33%:0.7,67%:0.5"}),
+        (
+            ["method=lazyllm", "method.schedule=1:0.6", "method.ranking={_target_:fading.Fading,fade:0.3}"],
+            "fading",
+            {"ranking": {"_target_": "fading.Fading", "fade": 0.3}},
+        ),
+    ],
+)
+def test_a_ranking_of_ones_own_is_run(ran, folder, words, module, method):
+    written = ran("--config-dir", ".", *words, "timing.per_dataset=0")
     settings = yaml.safe_load((written / "config.yaml").read_text())
-    stages = {"schedule": "33%:0.7,67%:0.5"}
-    assert settings["method"] == {"_target_": "loudest.Loudest", "name": "loudest", "repeats": 1, **stages}
-    assert settings["code"].keys() >= {"loudest"}
-    environment = json.loads((written / "environment.json").read_text())
-    assert environment["appearance"] == {"label": "loudest head"}
+    assert method.items() <= settings["method"].items()
+    assert module in settings["code"]
+    appearance = json.loads((written / "environment.json").read_text()).get("appearance")
+    assert appearance == ({"label": "loudest head"} if module == "loudest" else None)
     assert all(row["prompt_computed"] < 1 for row in rows(written))
-
-
-def test_a_term_of_the_ranking_is_run(run, folder):
-    words = ("--config-dir", ".", "method=lazyllm", "method.schedule=[1:0.6]", "timing.per_dataset=0")
-    code, _, err = run(*words, "method.ranking={_target_:fading.Fading,fade:0.3}")
-    assert code == 0, err
-    (written,) = folders(folder / "runs")
-    assert written.parent.name == "lazyllm+"
-    settings = yaml.safe_load((written / "config.yaml").read_text())
-    assert settings["method"]["ranking"] == {"_target_": "fading.Fading", "fade": 0.3}
-    assert settings["code"].keys() >= {"fading"}
 
 
 def test_the_first_example_of_the_library(model):

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import yaml
-from support import folders, rows
+from support import rows
 
 from lazybench.config import CONF, DataConfig, ModelConfig
 from lazybench.data import load_dataset_configs, load_records
@@ -13,18 +13,14 @@ from lazybench.model.prompts import PromptBuilder
 ROW = {"context": "VAR AB = 7. ", "question": "Which are 7? ", "answer_prefix": "Answer: they are:"}
 
 
-def test_a_tasks_rows_are_prompted_word_for_word_and_scored_over_all_references(run, tmp_path, tokenizer):
+def test_a_tasks_rows_are_prompted_word_for_word_and_scored_over_all_references(ran, tmp_path, tokenizer):
     file = tmp_path / "records.jsonl"
 
     def answer(task, *references):
         lines = [ROW | {"task": name, "answer": references} for name in ("vt", "qa_1")]
         file.write_text("\n".join(map(json.dumps, lines)))
         words = ("data=ruler", f"data.load={{path:json,data_files:{file}}}", f"task={task}", "method=baseline")
-        output = f"{task}-{len(references)}"
-        code, _, err = run(*words, "timing.per_dataset=0", output=output)
-        assert code == 0, err
-        (folder,) = folders(tmp_path / output)
-        (row,) = rows(folder)
+        (row,) = rows(ran(*words, "timing.per_dataset=0", output=f"{task}-{len(references)}"))
         return row
 
     letter = next(filter(str.isalnum, answer("vt", "?")["prediction"]))

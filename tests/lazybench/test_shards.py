@@ -8,12 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from marks import slow
-from support import LAZY, folders
+from support import LAZY
 
 from lazybench.config import Shard
-from lazybench.errors import LazyBenchError
 from lazybench.methods.baseline import Baseline
-from lazybench.store.journal import Journal
 from lazybench.store.run_folder import RunFolder
 
 TASK = ("task=multidoc_qa", "data.limit=2", "timing.per_dataset=0")
@@ -34,25 +32,25 @@ def test_shards_hold_every_record_once_and_are_about_as_large(count, records):
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def test_shards_give_the_run_that_one_job_gives(run, tmp_path):
-    run(*LAZY, *TASK)
-    (single,) = folders(tmp_path / "runs")
-    for shard in ("2/3", "3/3", "1/3"):
-        code, out, _ = run(*LAZY, *TASK, f"shard={shard}", output="shared")
-        assert code == 0
-        assert ("2wikimqa" in out) == (shard == "1/3")  # scores come when all records are there
-    (shared,) = folders(tmp_path / "shared")
-    assert shared.name == single.name
-    assert answers(shared) == answers(single)
-    known = {"records", "failed", "score"}
+def test_shards_give_the_run_that_one_job_gives(ran, run):
+    words = (*LAZY, *TASK[:2], "timing.per_dataset=1", "timing.warmup=0")
+    single, parts = ran(*words), ("2/3", "3/3", "1/3")
+    shared = {ran(*words, f"shard={shard}", output="shared") for shard in parts[:2]}
+    assert not any((folder / "scores.json").exists() for folder in shared)  # until all records are there
+    assert {ran(*words, f"shard={parts[2]}", output="shared")} == shared
+    (shared,) = shared
+    assert (shared.name, answers(shared)) == (single.name, answers(single))
+    times = [RunFolder(folder).rows("times.jsonl") for folder in (shared, single)]
+    assert times[0].keys() == times[1].keys()
+    assert sorted(name for name, _ in times[0]) == ["2wikimqa", "hotpotqa", "musique"]
     scores, others = (json.loads((folder / "scores.json").read_text())["datasets"] for folder in (shared, single))
-    assert all(scores[name][key] == other[key] for name, other in others.items() for key in known)
-    assert "nothing to do" in run(*LAZY, *TASK, "shard=2/3", output="shared")[1]
+    for name, other in others.items():
+        assert all(scores[name][key] == other[key] for key in ("records", "failed", "score", "timed"))
+    assert "nothing to do" in run(*words, "shard=2/3", output="shared")[1]
 
 
-def test_one_process_to_a_run_and_one_to_a_shard(run, tmp_path):
-    run(*LAZY, *TASK, "shard=1/2")
-    (path,) = folders(tmp_path / "runs")
+def test_one_process_to_a_run_and_one_to_a_shard(ran, run):
+    path = ran(*LAZY, *TASK, "shard=1/2")
     with RunFolder(path, Shard(2, 2)).opened({}, {}):
         for taken in ("shard=2/2", "shard=null"):
             code, _, err = run(*LAZY, *TASK, taken)
@@ -64,77 +62,9 @@ def test_one_process_to_a_run_and_one_to_a_shard(run, tmp_path):
     assert run(*LAZY, *TASK, "shard=2/2")[0] == 0
 
 
-def test_a_shard_times_its_own_records(run, tmp_path):
-    timed = [word for word in TASK if "per_dataset" not in word]
-    for shard in ("1/2", "2/2"):
-        code, _, err = run(*LAZY, *timed, "timing.per_dataset=1", "timing.warmup=0", f"shard={shard}")
-        assert code == 0, err
-    (folder,) = folders(tmp_path / "runs")
-    assert sorted(name for name, _ in RunFolder(folder).rows("times.jsonl")) == ["2wikimqa", "hotpotqa", "musique"]
-    assert json.loads((folder / "scores.json").read_text())["datasets"]["musique"]["ttft_speedup"] is not None
-
-
-@pytest.fixture
-def numbered(monkeypatch):
-    """Marks each row that is made with its number; `stop_at` ends the run before that one."""
-
-    class Numbered:
-        made = 0
-        stop_at: int | None = None
-
-    counted, add = Numbered(), Journal.add
-
-    def marked(self, row):
-        if "prediction" in row:
-            if counted.made == counted.stop_at:
-                raise LazyBenchError("stopped")
-            counted.made += 1
-            row = row | {"length": counted.made}
-        add(self, row)
-
-    monkeypatch.setattr(Journal, "add", marked)
-    return counted
-
-
-def marks(folder: Path) -> list[int]:
-    return sorted(row["length"] for row in RunFolder(folder).rows("predictions.jsonl").values())
-
-
-@pytest.mark.slow
-def test_a_rerun_is_a_new_folder_and_keeps_the_finished_run(run, lazybench, undrawn, tmp_path, numbered):
-    run(*LAZY, *TASK)
-    (folder,) = folders(tmp_path / "runs")
-    numbered.stop_at = 8
-    assert run(*LAZY, *TASK, "rerun=true")[0] == 2
-    kept = folder.with_name(f".{folder.name}-1")
-    assert marks(kept) == [1, 2, 3, 4, 5, 6]
-    assert marks(folder) == [7, 8]
-    numbered.stop_at = None
-    _, out, _ = run(*LAZY, *TASK, "rerun=true")  # it continues
-    assert "2 of 6 are answered" in out
-    assert marks(folder) == [7, 8, 9, 10, 11, 12]
-    assert "finished earlier" in run(*LAZY, *TASK)[1]
-    assert run(*LAZY, *TASK, "rerun=true")[0] == 0
-    assert marks(folder) == [13, 14, 15, 16, 17, 18]
-    assert folder.with_name(f".{folder.name}-2").exists()
-    _, out, _ = lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")
-    assert "\n1 runs; written to" in out
-
-
-@pytest.mark.slow
-def test_shards_run_again_together(run, tmp_path, numbered):
-    run(*LAZY, *TASK)
-    (folder,) = folders(tmp_path / "runs")
-    for shard in ("1/2", "2/2"):
-        code, _, err = run(*LAZY, *TASK, f"shard={shard}", "rerun=true")
-        assert code == 0, err
-    assert marks(folder) == [7, 8, 9, 10, 11, 12]
-    assert not folder.with_name(f".{folder.name}-2").exists()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "then"), [slow(["1/2", "2/2"], ["1/2", "2/2"]), (["1/4", "2/4", "3/4"], ["null"])])
-def test_failed_records_are_run_again_on_request(run, tmp_path, monkeypatch, first, then):
+def test_failed_records_are_run_again_on_request(ran, run, monkeypatch, first, then):
     def shorten(self, prompt, decode, seed):
         if prompt.record.dataset == "musique":
             raise torch.OutOfMemoryError("CUDA out of memory")
@@ -143,9 +73,7 @@ def test_failed_records_are_run_again_on_request(run, tmp_path, monkeypatch, fir
     words = ["method=baseline", *TASK]
     with monkeypatch.context() as patch:
         patch.setattr(Baseline, "shorten", shorten)
-        for shard in first:
-            assert run(*words, f"shard={shard}")[0] == 0
-    (folder,) = folders(tmp_path / "runs")
+        (folder,) = {ran(*words, f"shard={shard}") for shard in first}
     assert any(row.get("error") for row in RunFolder(folder).rows("predictions.jsonl").values())
     for shard in then:
         assert run(*words, f"shard={shard}", "retry_failed=true")[0] == 0

@@ -69,11 +69,3 @@ def test_a_run_that_was_stopped_continues(tmp_path, words):
     assert process.returncode == 0, err.decode()
     assert b"resuming" in out
     assert sorted(_records(tmp_path).values()) == [6, 6, 6]  # answers, the unmodified model's, and times
-
-
-def test_a_stop_within_exec_of_a_string(tmp_path):
-    """As in every `@dataclass`: by itself CPython would end the process by the signal, with no exit code."""
-    lines = "import lazybench.__main__ as command", "command.main = lambda: exec('raise KeyboardInterrupt')"
-    (tmp_path / "stopped.py").write_text("\n".join([*lines, "raise SystemExit(command.script())"]))
-    paths = os.environ | {"PYTHONPATH": os.pathsep.join([str(_ROOT), str(tmp_path)])}
-    assert subprocess.run([sys.executable, "-m", "stopped"], env=paths).returncode == 130

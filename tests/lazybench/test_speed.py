@@ -31,46 +31,11 @@ def test_each_length_has_a_row_of_consistent_ratios(speed, tmp_path):
     assert set(table["setting"]) == {"1:0.5,2:0.5"}
     parts = ("ttft", "decode_step", "generation")
     names = [*(f"{part}_speedup{end}" for part in parts for end in ("", "_over_nothing_pruned"))]
-    names += ["ttft_s", "method_ttft_s", "ideal_speedup"]
+    names += ["ttft_s", "method_ttft_s"]
     for _, row in table.iterrows():
         assert all(0 < row[f"{name}_low"] <= row[name] <= row[f"{name}_high"] for name in names)
         assert row["generation_s"] > row["ttft_s"] > 0
-        assert 0 < row["method_memory_mb"] < 10
     assert {path.name for path in tmp_path.glob("speed.*")} == {"speed.csv", "speed.png", "speed.pdf"}
-
-
-@pytest.mark.parametrize("method", ["random_drop", "prompt_compression", "fastkv"])
-@pytest.mark.slow
-def test_methods_of_each_kind_can_be_timed(speed, method):
-    settings = ["method.layer=1"] if method == "fastkv" else []
-    code, table, err = speed(f"method={method}", *settings, "lengths=[600]")
-    assert code == 0, err
-    assert table["method"].tolist() == [method]
-    assert ("layer=1" in str(table["setting"].iloc[0])) == bool(settings)
-    assert ("ideal_speedup" in table) == (method in ("random_drop", "fastkv"))  # which say what they compute
-
-
-@pytest.mark.slow
-def test_a_shape_keeps_its_name_whatever_its_tokenizer(lazybench, tiny_model, tmp_path):
-    table, sizes = tmp_path / "speed.csv", ("hidden_size=32", "intermediate_size=48", "num_hidden_layers=4")
-    shape = (*sizes, "num_attention_heads=4", "num_key_value_heads=2", "vocab_size=64")
-    words = ["model=llama2_7b_random", *(f"model.outline.{size}" for size in shape), f"model.path={tiny_model}"]
-    measured = ["lengths=[64]", "new_tokens=2", "repeats=1", "method.schedule=2:0.5"]
-    code, _, err = lazybench("speed", *words, *measured, f"output={table}")
-    assert code == 0, err
-    assert pd.read_csv(table)["model"].tolist() == ["llama2_7b_random"]
-
-
-def test_the_kv_cache_after_prefill(speed):
-    code, table, err = speed("lengths=[900]", "repeats=1")
-    assert code == 0, err
-    (row,) = table.to_dict("records")
-    per_token = 128e-6  # MB a layer
-    assert row["prompt_kv_mb"] == pytest.approx(3600 * per_token, rel=1e-4)
-    # Layers 1 and 2 keep 450 and 225 tokens; every buffer has some spare room.
-    assert 2475 * per_token <= row["method_prompt_kv_mb"] <= (2475 + 4 * 128.5) * per_token
-    # With so few layers the peak is in the first one, which is never pruned. Slots of two groups take 8 bytes a token.
-    assert 0 < row["method_memory_mb"] < 1.02 * row["memory_mb"]
 
 
 @pytest.mark.parametrize(

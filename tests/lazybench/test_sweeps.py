@@ -11,7 +11,7 @@ from support import folders, one_line, rows, stubborn_method
 
 from lazybench.config import CONF
 from lazybench.methods import build_method
-from lazybench.run import execute
+from lazybench.model import loading
 
 QUICK = ("timing.per_dataset=0", "data.limit=1")
 MATCHED = CONF.parent / "results/matched/smollm2_135m"
@@ -19,8 +19,8 @@ EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 
 
 def test_a_sweep_runs_every_combination_and_loads_each_model_once(run, tmp_path, monkeypatch):
-    loaded, load = [], execute.load_model
-    monkeypatch.setattr(execute, "load_model", lambda config: (loaded.append(config.dtype), load(config))[1])
+    loaded, load = [], loading.load_model
+    monkeypatch.setattr(loading, "load_model", lambda config: (loaded.append(config.dtype), load(config))[1])
     words = ("method=lazyllm", "method.schedule=[1:0.6],[2:0.5]", "model.dtype=float32,bfloat16")
     code, _, err = run("-m", *words, *QUICK)
     assert code == 0, err
@@ -79,17 +79,11 @@ def test_the_papers_sweeps_compose_for_every_method(name):
             assert method.rpartition("/")[2].startswith(build_method(settings.method).name)
 
 
-@pytest.fixture
-def mine(tmp_path):
-    """An experiment of the user's, as a file to write."""
-    (tmp_path / "experiment").mkdir()
-    return tmp_path / "experiment" / "mine.yaml"
-
-
-def test_given_settings_replace_those_that_an_experiment_sweeps(run, mine):
+def test_given_settings_replace_those_that_an_experiment_sweeps(run, tmp_path):
     params = "{method: 'baseline,random_drop', task: 'code,fewshot', data.seed: '1,2'}"
-    mine.write_text(f"# @package _global_\nhydra: {{sweeper: {{params: {params}}}}}")
-    words = ("-cd", str(mine.parents[1]), "+experiment=mine")
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment/mine.yaml").write_text(f"# @package _global_\nhydra: {{sweeper: {{params: {params}}}}}")
+    words = ("-cd", str(tmp_path), "+experiment=mine")
     code, out, err = run(*words, "method=baseline,prompt_compression", command="plan")
     assert code == 0, err
     assert "4 jobs" in out
@@ -103,26 +97,3 @@ def test_a_setting_is_checked_against_the_method_of_each_job(run):
     assert out.count("keep=0.3") == 3
     refused = one_line(*run("method=static_pruning,random_drop", "method.layer=1", command="plan")[::2])
     assert "method=random_drop: there is no setting 'method.layer'" in refused
-
-
-@pytest.mark.slow
-def test_a_custom_launcher_runs_sweeps(run, tmp_path):
-    pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="needs PATH_TO_THIS_CHECKOUT[joblib]")
-    cluster = "defaults: [{override /hydra/launcher: joblib}]\nhydra: {launcher: {n_jobs: 1, backend: sequential}}"
-    (tmp_path / "cluster").mkdir()
-    (tmp_path / "cluster/mine.yaml").write_text(f"# @package _global_\n{cluster}\n")
-    words = (
-        "--config-dir",
-        str(tmp_path),
-        "+cluster=mine",
-        "method=static_pruning,gemfilter",
-        "method.keep=0.5",
-        *QUICK,
-    )
-    code, out, err = run(*words, command="plan")
-    assert code == 0, err
-    assert "2 jobs, 2 of them with records to run" in out
-    code, out, err = run("-m", *words)
-    assert code == 0, err
-    assert [len(rows(folder)) for folder in folders(tmp_path / "runs")] == [1, 1]
-    assert "2 jobs; follow them with" in out

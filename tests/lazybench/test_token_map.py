@@ -1,6 +1,5 @@
 """The page that shows how many layers each token went through, and for which generated token it was revived."""
 
-import json
 import re
 from html import unescape
 from itertools import accumulate, pairwise
@@ -8,6 +7,7 @@ from itertools import accumulate, pairwise
 import pytest
 import torch
 from peers import build, random_ids
+from support import page_data
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
@@ -40,12 +40,11 @@ def generation(model):
 
 
 def data_of(text):
-    """What a page's script reads."""
-    return json.loads(re.search("<script[^>]* id=data>(.*?)</script>", text)[1])
+    return page_data(text)[1]
 
 
 def headings(text):
-    return [unescape(title) for title in re.findall("<h2>(.*?)</h2>", text)]
+    return page_data(text)[0]
 
 
 def revived(stats, step, layer):

@@ -1,7 +1,6 @@
 """XGen's tokenizer: its ids are tiktoken's, it is saved and loaded like any other, and a config names it."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paper_tokenizers import END, SPECIAL, gpt2_folder, xgen_decode, xgen_encode, xgen_encoding
 from paper_tokenizers import xgen_tokenizer as tokenizer
-from support import byte_tokenizer, folders, one_line, save_tiny_model
+from support import byte_tokenizer, save_tiny_model
 
 from lazybench.config import CONF, ModelConfig
 from lazybench.errors import LazyBenchError
 from lazybench.model.loading import load_tokenizer
+from lazybench.run.resources import Resources
 
 VECTORS = Path(__file__).parents[2].parent / "shared" / "xgen" / "vectors.jsonl"
 BUILD = "lazybench.model.xgen_tokenizer.build"
@@ -22,16 +22,6 @@ BUILD = "lazybench.model.xgen_tokenizer.build"
 
 def named(tokenizer: dict) -> ModelConfig:
     return ModelConfig(name="x", path="some/model", limit=100, tokenizer=tokenizer)
-
-
-def assert_same(text: str) -> None:
-    """Ids and text are tiktoken's, the text of any part of the ids as well."""
-    ids = tokenizer()(text).input_ids
-    assert ids == xgen_encode(text)
-    assert tokenizer().decode(ids) == text
-    half = ids[len(ids) // 3 :]  # may begin within a character
-    assert tokenizer().decode(half) == xgen_encoding().decode(half)
-    assert tokenizer().decode(ids, skip_special_tokens=True) == xgen_decode(ids)
 
 
 @pytest.mark.skipif(not VECTORS.exists(), reason="the published vectors are not beside this checkout")
@@ -70,7 +60,13 @@ _PIECES = st.one_of(
 @settings(max_examples=200, deadline=None)
 @given(st.lists(_PIECES, max_size=30).map("".join))
 def test_any_text_is_tiktokens(text):
-    assert_same(text)
+    """Its ids, and the text of any part of them."""
+    ids = tokenizer()(text).input_ids
+    assert ids == xgen_encode(text)
+    assert tokenizer().decode(ids) == text
+    half = ids[len(ids) // 3 :]  # may begin within a character
+    assert tokenizer().decode(half) == xgen_encoding().decode(half)
+    assert tokenizer().decode(ids, skip_special_tokens=True) == xgen_decode(ids)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"[1, 2]", b'{"a": 0}', "two tokens in each other's place"])
@@ -94,24 +90,6 @@ def test_the_config_names_it_unless_the_folder_has_one_of_its_own(tmp_path):
     assert len(load_tokenizer(ModelConfig(**conf | {"path": str(tmp_path)}))) == 258
     for path in tmp_path.glob("*token*"):
         path.unlink()
-    assert len(load_tokenizer(ModelConfig(**conf | {"path": str(tmp_path)}))) == 51200
-
-
-@pytest.mark.slow
-def test_the_vocabularys_folder_is_in_no_hash(lazybench, tmp_path):
-    bare = save_tiny_model(tmp_path / "bare", tokenizer())
-    for path in bare.glob("*token*"):
-        path.unlink()
-    (tmp_path / "elsewhere").mkdir()
-    shutil.copyfile(gpt2_folder() / "encoder.json", tmp_path / "elsewhere" / "vocab.json")
-    words = [f"model.path={bare}", "model.name=xgen_7b", "model.dtype=float32", "model.limit=400", "method=baseline"]
-    words += ["task=lcc", "data.limit=1", "data.tokens=512", "timing.warmup=0", f"output={tmp_path / 'runs'}"]
-    results = [
-        lazybench("run", "model=xgen_7b", f"model.tokenizer.vocabulary={vocabulary}", *words)
-        for vocabulary in (gpt2_folder(), tmp_path / "elsewhere", tmp_path / "nowhere")
-    ]
-    assert [code for code, *_ in results] == [0, 0, 2]
-    assert "finished earlier" in results[1][1]
-    assert f"model.tokenizer.vocabulary={tmp_path / 'nowhere'} " in one_line(results[2][0], results[2][2])
-    (folder,) = folders(tmp_path / "runs")
-    assert "+" in yaml.safe_load((folder / "config.yaml").read_text())["weights"]
+    bare = ModelConfig(**conf | {"path": str(tmp_path)})
+    assert len(load_tokenizer(bare)) == 51200
+    assert "+" in Resources().weights(bare)  # the vocabulary's content counts
