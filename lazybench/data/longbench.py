@@ -83,9 +83,13 @@ def _lines(file: File) -> Iterator[bytes]:
 
 
 @cache
-def download() -> Path:
-    """Return LongBench's archive in the hub's local cache; the newest one is fetched if the hub can be reached."""
+def download(repository: str = _HUB) -> Path:
+    """Return LongBench's archive in the hub's local cache; the newest one is fetched if the hub can be reached.
+
+    `repository` is one with another archive of this form.
+    """
     from huggingface_hub import hf_hub_download
 
-    with explain_errors(f"{_ARCHIVE} of {_HUB}", f"download it, and give data.root=<path to {_ARCHIVE}>") as offline:
-        return Path(hf_hub_download(_HUB, _ARCHIVE, repo_type="dataset", local_files_only=offline))
+    advice = f"download it, and give data.root=<path to {_ARCHIVE}>"
+    with explain_errors(f"{_ARCHIVE} of {repository}", advice) as offline:
+        return Path(hf_hub_download(repository, _ARCHIVE, repo_type="dataset", local_files_only=offline))
