@@ -37,14 +37,16 @@ _COUNTS = ("length", "prompt_tokens", "new_tokens", "unmodified_new_tokens")
 _SHARES = ("score", "unmodified_score", "reached_limit", "prompt_computed", "identical_tokens", "identical_answer")
 _NUMBERS = (*_COUNTS, *_SHARES, "first_token_kl", "kl")
 # The scores of several seeds are separated by blanks.
+_REFERENCES = ("answers", "all_classes")  # in JSON; a file has them once for each record of a model
 _TEXTS = ("groups", "prediction", "unmodified_prediction", "score_by_seed", "error", "device", "commit", "date")
+_TEXTS += _REFERENCES
 _TIME_NUMBERS = (*(prefix + key for prefix in _PREFIXES for key in TRIAL), "retries", "noisy", "threads")
 TIME_TEXTS = ("timing", "timed_on", "timed_commit", "timed_date")
 COLUMNS = (*KEY, *_NUMBERS, *_TEXTS)
 TIME_COLUMNS = (*TIME_TEXTS, *_TIME_NUMBERS)
 _INTEGERS = (*_COUNTS, "retries", "noisy", "threads")
 _OWNER = ["model", "data", "subject"]  # identify the run that was timed
-_FORMAT = "lazybench records 4"
+_FORMAT = "lazybench records 5"
 _PATH = re.compile(r"(?:file://|(?<![\w.:/]))/[^\s,\]}'\"]*/")
 
 
@@ -86,6 +88,7 @@ def answers_table(lines: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
         seeds = [repeat.get("score") for repeat in line.get("repeats") or []]
         shares = [repeat.get("identical_tokens") for repeat in line.get("repeats") or [line]]
         # Half a surrogate pair cannot be written.
+        line = {**line, **{key: json.dumps(line[key]) for key in _REFERENCES if line.get(key)}}
         texts = {key: line[key].encode("utf-8", "replace").decode() for key in _TEXTS if line.get(key)}
         same = {} if None in shares else {"identical_answer": fmean(share == 1 for share in shares)}
         scores = {} if None in seeds else {"score_by_seed": " ".join(f"{score:.6g}" for score in seeds)}
@@ -160,7 +163,24 @@ def write_compact(runs: Iterable[Run], records: pd.DataFrame, folder: Path) -> N
     text = f'{{"format": "{_FORMAT}", "runs": [\n' + ",\n".join(entries) + "\n]}\n"
     (folder / RUNS).write_text(text, "utf-8")
     whole = records.astype(dict.fromkeys(_INTEGERS, "Int64"))
+    whole[[*_REFERENCES]] = whole[[*_REFERENCES]].where(~whole.duplicated(["model", "data", *KEY]), "")
     whole.to_csv(folder / RECORDS, index=False, lineterminator="\n")
+
+
+def read_records(file: Path) -> pd.DataFrame:
+    """Read a file of records that `write_compact` wrote; a damaged one raises any error of its reader."""
+    numbers = (*_NUMBERS, *_TIME_NUMBERS)
+    # A text may be empty, or "NA".
+    table = pd.read_csv(
+        file,
+        dtype=dict.fromkeys(numbers, float),
+        converters=dict.fromkeys(("digest", "label", *KEY, *_TEXTS, *TIME_TEXTS), str),
+        keep_default_na=False,
+        na_values={key: [""] for key in numbers},
+        lineterminator="\n",
+    )
+    references = table.groupby(["model", "data", *KEY])[[*_REFERENCES]].transform("first")
+    return table.assign(**references)
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
@@ -199,16 +219,7 @@ def _read_compact(folder: Path) -> tuple[list[Run], pd.DataFrame]:
     content = json.loads((folder / RUNS).read_text("utf-8"))
     if content["format"] != _FORMAT:
         raise LazyBenchError(f"{folder / RUNS} is of another version ({content['format']}): make it again")
-    numbers = (*_NUMBERS, *_TIME_NUMBERS)
-    # A text may be empty, or "NA".
-    table = pd.read_csv(
-        folder / RECORDS,
-        dtype=dict.fromkeys(numbers, float),
-        converters=dict.fromkeys(("digest", "label", *KEY, *_TEXTS, *TIME_TEXTS), str),
-        keep_default_na=False,
-        na_values={key: [""] for key in numbers},
-        lineterminator="\n",
-    )
+    table = read_records(folder / RECORDS)
     names = ["model", "data", "method", "digest"]
     by_run = dict(iter(table.groupby(names)))
     runs = []

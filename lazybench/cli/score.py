@@ -12,12 +12,13 @@ import pandas as pd
 
 from lazybench.analysis.averages import scores_in
 from lazybench.analysis.console import frame_table
+from lazybench.analysis.records import KEY, read_records
 from lazybench.cli.arguments import add_config_dir, own_datasets, read
 from lazybench.config import CONF
 from lazybench.data.dataset_configs import DatasetConfig, load_dataset_configs
 from lazybench.data.longbench_e import LENGTHS
 from lazybench.data.record import parse, wrong_fields
-from lazybench.errors import LazyBenchError, prefix_errors, suggest
+from lazybench.errors import LazyBenchError, first_line, prefix_errors, suggest
 from lazybench.run import scoring
 from lazybench.store.writing import replace
 
@@ -26,12 +27,18 @@ Known = Mapping[str, tuple[str, DatasetConfig]]
 
 # Columns of a scored line, before the scores by other metrics.
 _COLUMNS = ("path", "dataset", "_id", "score", "length", "groups")
+# Columns of a report's records that are read.
+_REPORTED = ("model", "data", "conditions", "method", "label", *KEY, "prediction", "error", "length", "groups")
+_REPORTED += ("answers", "all_classes")
 
 
 def main(argv: Sequence[str]) -> int:
     """Score files of predictions, print a table, and with `--output` write the records with their scores."""
     parser = ArgumentParser("lazybench score", description="Score predictions as LongBench's official code does.")
-    fields = "JSON Lines of 'prediction' (or 'pred'), 'answers', 'all_classes', 'dataset' and, of LongBench-E, 'length'"
+    fields = (
+        "JSON Lines of 'prediction' (or 'pred'), 'answers', 'all_classes', 'dataset' and, of LongBench-E, 'length'; "
+    )
+    fields += "or the records.csv of a report, scored row by row"
     parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help=fields)
     default = "dataset of the lines that name none (default: the stem of FILE)"
     parser.add_argument("--dataset", metavar="NAME", help=default)
@@ -41,16 +48,22 @@ def main(argv: Sequence[str]) -> int:
     flags = read(parser, argv)
     sys.path += map(str, flags.config_dir)  # for the user's metrics
     known = _known([*flags.config_dir, CONF])
-    pairs = [pair for path in dict.fromkeys(flags.files) for pair in _score_file(path, flags.dataset, known)]
-    lines, scored = [line for line, _ in pairs], pd.DataFrame([scores for _, scores in pairs])
-    answered = scored.dropna(subset="score")
-    _refuse_mixed(answered)
+    pairs_by_row: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {}
+    for path in dict.fromkeys(flags.files):
+        for row, lines in _read(path).items():
+            pairs_by_row.setdefault(row, []).extend(_score_lines(path, lines, flags.dataset, known))
+    tables, written = [], []
+    for row, pairs in pairs_by_row.items():
+        scored = pd.DataFrame([scores for _, scores in pairs])
+        answered = scored.dropna(subset="score")
+        _refuse_mixed(answered)
+        if len(answered) < len(scored):
+            print(f"{len(scored) - len(answered)} of {len(scored)} records failed and are in no score", file=sys.stderr)
+        tables.append(row + _tables(answered, known))
+        written += [json.dumps({**line, "score": scores["score"]}) + "\n" for line, scores in pairs]
     if flags.output is not None:
-        written = [json.dumps({**line, "score": scores["score"]}) + "\n" for line, scores in pairs]
         replace(flags.output, "".join(written))
-    if len(answered) < len(lines):
-        print(f"{len(lines) - len(answered)} of {len(lines)} records failed and are in no score", file=sys.stderr)
-    print(_tables(answered, known))
+    print("\n\n".join(tables))
     return 0
 
 
@@ -68,10 +81,28 @@ def _known(folders: Sequence[Path]) -> Known:
     return known
 
 
-def _score_file(path: Path, dataset: str | None, known: Known) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def _read(path: Path) -> dict[str, list[tuple[str, dict[str, Any]]]]:
+    """Return the lines of a file with their locations: of a report's records, by the title of their row."""
+    if path.suffix != ".csv":
+        with path.open("rb") as file:
+            return {"": list(parse(file, path))}
+    try:
+        table = read_records(path)[[*_REPORTED]]
+        rows: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+        for number, line in enumerate(table.to_dict("records"), start=1):
+            line |= {key: json.loads(line[key] or "null") for key in ("answers", "all_classes")}
+            line |= {"length": None if pd.isna(line["length"]) else int(line["length"])}
+            title = f"{line['model']}, {line['data']}: {line['label']} ({line['conditions']})\n\n"
+            rows.setdefault(title, []).append((f"{path}: record {number}", line))
+    except (ValueError, KeyError) as error:
+        raise LazyBenchError(f"{path}: not the records.csv of a report: {first_line(error)}") from error
+    return rows
+
+
+def _score_lines(
+    path: Path, lines: Sequence[tuple[str, dict[str, Any]]], dataset: str | None, known: Known
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Return each line of a file with its scores."""
-    with path.open("rb") as file:
-        lines = list(parse(file, path))
     pairs = [(line, {"path": path} | _score(line, where, dataset or path.stem, known)) for where, line in lines]
     if all(scores["score"] is None for _, scores in pairs):
         raise LazyBenchError(f"{path}: there is no prediction in it: one per line was expected")

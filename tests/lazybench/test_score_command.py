@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from report_runs import failed, row, write_run
 
 from lazybench.cli.score import main
 from lazybench.errors import LazyBenchError
@@ -59,6 +60,24 @@ def test_a_runs_record_of_several_seeds_scores_as_their_mean(tmp_path, capsys):
     assert main([write(tmp_path / "predictions.jsonl", row), "--output", str(out)]) == 0
     assert read(out)[0]["score"] == 0.25
     assert "25.00" in capsys.readouterr().out
+
+
+def test_the_records_of_a_report_are_scored_row_by_row(tmp_path, capsys, report):
+    classes, out = {"answers": ["Date"], "all_classes": ["Date", "Food"]}, tmp_path / "scored.jsonl"
+    for method, answers in {"baseline": ('Paris, "France"', "Date"), "lazyllm": ("Paris", "Food\n")}.items():
+        rows = [row("hotpotqa", 0, prediction=answers[0], answers=["Paris"]), row("trec", 0, **classes)]
+        rows[1]["prediction"] = answers[1]
+        write_run(tmp_path / "runs", method, [*rows, failed("trec", 1)], task="all")
+    file = report() / "records.csv"
+    capsys.readouterr()
+    assert main([str(file), "--output", str(out)]) == 0
+    scores = {(line["method"], line["dataset"], line["_id"]): line["score"] for line in read(out)}
+    assert scores["baseline", "hotpotqa", "hotpotqa-0"] == pytest.approx(2 / 3)
+    assert scores["lazyllm", "hotpotqa", "hotpotqa-0"] == 1
+    assert [scores[method, "trec", "trec-0"] for method in ("baseline", "lazyllm")] == [1, 0]
+    assert scores["lazyllm", "trec", "trec-1"] is None
+    printed = capsys.readouterr().out
+    assert printed.index("longbench: unmodified") < printed.index("66.67") < printed.index("longbench: LazyLLM")
 
 
 def test_several_files_are_scored_together(tmp_path, capsys):
