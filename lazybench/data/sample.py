@@ -32,6 +32,9 @@ _TABLE: dict[str, Any] = yaml.safe_load(files("lazybench.data").joinpath("sample
 _BANKS = {name: words.split() for name, words in _TABLE["words"].items()}
 _BANKS |= {name: [*map(str, numbers)] for name, numbers in _NUMBERS.items()}
 
+SENTENCES: tuple[str, ...] = tuple(_TABLE["sentences"])
+"""Templates of filler sentences."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
@@ -44,7 +47,7 @@ class _Plan:
     facts: Sequence[Mapping[str, Any]]  # one is planted in a record: each of its statements opens an item
     openings: Sequence[str] = ()  # templates for the other items; by default the statements of all facts, with others
     classes: bool = False  # whether the answers are the names of classes
-    fillers: Sequence[str] = tuple(_TABLE["sentences"])  # templates of filler sentences
+    fillers: Sequence[str] = SENTENCES
     speaker: str = ""  # template of their speaker
     filled: int = 8  # filler sentences of an item, before another one begins
     most: int = MAX_TOKENS  # items; a longer text has longer ones
@@ -99,7 +102,7 @@ def _record(dataset: str, seed: int, index: int, tokens: int, count: Callable[[s
 def _composer(plan: _Plan, rng: Random, position: float) -> Compose:
     """Return a function that makes a record of any length; the fact is at `position`, 0 to 1, of the text."""
     # Fillers have a source of their own, so that the rest does not depend on how many there are.
-    words, filler_words = _Words(rng), _Words(Random(rng.getrandbits(64)))
+    words, filler_words = Words(rng), Words(Random(rng.getrandbits(64)))
     fact = rng.choice(plan.facts)
     values: dict[str, str] = {}
     planted = [words.fill(statement, values) for statement in fact["statements"]]
@@ -131,7 +134,7 @@ def _composer(plan: _Plan, rng: Random, position: float) -> Compose:
     return compose
 
 
-class _Words:
+class Words:
     """Fill templates. Each name is drawn once, so that a question about it has one answer."""
 
     def __init__(self, rng: Random) -> None:

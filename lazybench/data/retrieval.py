@@ -1,0 +1,45 @@
+"""Generated records for retrieval: one fact among others of the same form and filler sentences.
+
+They are few, so that models as small as SmolLM2-135M find most answers.
+"""
+
+from collections.abc import Iterator
+from random import Random
+
+from lazybench.data.record import Record
+from lazybench.data.sample import SENTENCES, Words
+
+COUNT = 100
+FACTS = 4  # in a record, one of which is asked for
+_CHARACTERS = 4.9  # per token of these texts, by the tokenizers of SmolLM2 and Qwen2.5
+_STEP = 37  # percent of the depth between the facts of two records; it has no common factor with 100
+
+
+def read(dataset: str, root: str | None, *, seed: int, tokens: int) -> Iterator[Record]:
+    """Yield `COUNT` records, one with its fact at each percent of the depth; the first ones are spread evenly, too.
+
+    They are the same for every model. Contexts have the same number of characters, give or take a sentence: about
+    `tokens` tokens, up to 4 % more.
+    """
+    for index in range(COUNT):
+        rng = Random(f"{dataset}/{seed}/{index}")
+        # A small model mixes up numbers that begin with the same digit.
+        words, numbers = Words(rng), [100 * digit + rng.randrange(100) for digit in rng.sample(range(1, 10), FACTS)]
+        places = [words.fill("{place}", {}) for _ in numbers]
+        first, *sentences = [f"{place}: {number}." for place, number in zip(places, numbers, strict=True)]
+        while len(" ".join([first, *sentences])) < tokens * _CHARACTERS:
+            sentences.append(words.one_of(SENTENCES))
+        rng.shuffle(sentences)
+        depth = (_STEP * index % COUNT + 0.5) / COUNT
+        sentences.insert(int(depth * (len(sentences) + 1)), first)
+        context = " ".join(sentences)
+        yield Record(
+            id=f"{index}",
+            dataset=dataset,
+            input=places[0],
+            context=context,
+            answers=(f"{numbers[0]}",),
+            all_classes=None,
+            length=len(context.split()),
+            answer_prefix=f"{places[0]}:",
+        )

@@ -1,0 +1,32 @@
+"""Generated retrieval records: one fact among others, at all depths."""
+
+import yaml
+
+from lazybench.config import CONF, DataConfig
+from lazybench.data import load_dataset_configs, load_records
+from lazybench.data.record import fingerprint
+from lazybench.data.retrieval import COUNT, FACTS
+
+CONFIG = yaml.safe_load((CONF / "data/retrieval.yaml").read_text("utf-8"))
+(NAME,) = CONFIG["datasets"]
+DIGEST = "41d8840816958596f822cb79959ffbd126adcd69d8ede62333fa28a5d24e528e"
+
+
+def load(**changes):
+    return load_records(NAME, DataConfig(**CONFIG | changes), None)
+
+
+def test_a_record_has_one_answer_at_its_own_depth():
+    records = load()
+    assert len(records) == load_dataset_configs(CONFIG["datasets"])[NAME].records == COUNT
+    assert load(limit=7) == records[:7]
+    assert fingerprint(records) == DIGEST  # of any processor, and whatever the order of hashes
+    assert len({record.context for record in load(seed=1)} | {record.context for record in records}) == 2 * COUNT
+    depths = [record.context.index(record.answer_prefix) / len(record.context) for record in records]
+    for some in (depths, depths[:20]):  # evenly spread, in the first records, too
+        assert all(abs(depth - rank / (len(some) - 1)) < 0.06 for rank, depth in enumerate(sorted(some)))
+    for record in records:
+        (answer,) = record.answers
+        assert record.context.count(f"{record.answer_prefix} {answer}.") == record.context.count(answer) == 1
+        assert record.context.count(":") == FACTS
+        assert 0.97 < len(record.context) / len(records[0].context) < 1.03
