@@ -18,20 +18,22 @@ _STEP = 37  # percent of the depth between the facts of two records; it has no c
 def read(dataset: str, root: str | None, *, seed: int, tokens: int) -> Iterator[Record]:
     """Yield `COUNT` records, one with its fact at each percent of the depth; the first ones are spread evenly, too.
 
-    They are the same for every model. Contexts have the same number of characters, give or take a sentence: about
-    `tokens` tokens, up to 4 % more.
+    They are the same for every model. The facts of a record are evenly spread over its context. Contexts have the same
+    number of characters, give or take a sentence: about `tokens` tokens, up to 4 % more.
     """
     for index in range(COUNT):
         rng = Random(f"{dataset}/{seed}/{index}")
         # A small model mixes up numbers that begin with the same digit.
         words, numbers = Words(rng), [100 * digit + rng.randrange(100) for digit in rng.sample(range(1, 10), FACTS)]
         places = [words.fill("{place}", {}) for _ in numbers]
-        first, *sentences = [f"{place}: {number}." for place, number in zip(places, numbers, strict=True)]
-        while len(" ".join([first, *sentences])) < tokens * _CHARACTERS:
+        facts = [f"{place}: {number}." for place, number in zip(places, numbers, strict=True)]
+        sentences: list[str] = []
+        while len(" ".join([*facts, *sentences])) < tokens * _CHARACTERS:
             sentences.append(words.one_of(SENTENCES))
-        rng.shuffle(sentences)
-        depth = (_STEP * index % COUNT + 0.5) / COUNT
-        sentences.insert(int(depth * (len(sentences) + 1)), first)
+        depth, count = (_STEP * index % COUNT + 0.5) / COUNT, len(sentences) + 1
+        depths = [(depth + number / FACTS) % 1 for number in range(FACTS)]
+        for depth, fact in sorted(zip(depths, facts, strict=True), reverse=True):
+            sentences.insert(int(depth * count), fact)
         context = " ".join(sentences)
         yield Record(
             id=f"{index}",
