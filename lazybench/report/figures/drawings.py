@@ -228,9 +228,6 @@ def speed_by_length(speeds: pd.DataFrame, stem: Path) -> list[Path]:
         axes = figure.subplots()
         for number, (key, name) in enumerate(titles.items()):
             error_bars(axes, speeds, "tokens", key, elinewidth=0.6, label=name, **line_style(number))
-        if "ideal_speedup" in speeds:
-            ideal = "first token, by the work that is left"
-            axes.plot(tokens, speeds["ideal_speedup"], label=ideal, **REFERENCE)
         axes.axhline(1, color=style.PALE, linewidth=0.6)
         axes.set_xscale("log", base=2)
         axes.set_xticks(tokens, [f"{number:,}" for number in tokens])
