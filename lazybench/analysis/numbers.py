@@ -15,6 +15,8 @@ MEASURES = (
     *(averages.GENERATION, averages.OVER_NOTHING_PRUNED, averages.COMPUTED),
     *(averages.GEOMETRIC_KL, averages.KL, averages.ANSWERS, averages.TOKENS),
 )
+# The unmodified model equals itself in these.
+_COMPARISONS = (averages.SCORE_DIFFERENCE, averages.ANSWERS, averages.TOKENS)
 _LINE = ["task", "title", "method", "line", "name"]
 
 
@@ -42,6 +44,8 @@ def numbers(block: Block, rows: Sequence[Row] | None = None) -> pd.DataFrame:
         for row in rows:
             records, is_whole = row.select(members), all(row.datasets.issuperset(names) for names in members.values())
             for measure in (*MEASURES, *groups_of(block)) if is_whole else ():
+                if row.method == "baseline" and measure in _COMPARISONS:
+                    continue
                 result = average(records, measure)
                 values = {"value": result.value, "low": result.low, "high": result.high, "records": result.records}
                 names = dict(zip(_LINE, (task, title, row.method, row.title, row.name), strict=True))

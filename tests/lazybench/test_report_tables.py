@@ -89,6 +89,12 @@ def test_a_task_is_the_mean_of_its_datasets(runs, values):
     assert measured["decode_step_speedup"] == pytest.approx((4 / 2 + 1) / 2)
 
 
+def test_the_unmodified_model_is_not_compared_with_itself(runs, values):
+    write_run(runs, "baseline", rows_of(TASK))
+    assert {"score", "unmodified_score"} <= values("baseline").keys()
+    assert not {"score_difference", "identical_answers", "identical_tokens"} & values("baseline").keys()
+
+
 def test_equal_length_needs_no_decode_step_of_an_answer_of_one_token(runs, values):
     subject = "lazyllm/000000000001"
     one_token = timed("hotpotqa", 1, {subject: trial(1.0, 1.0, 1)}, trial(2.0, 2.0, 1))
