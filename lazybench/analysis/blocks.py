@@ -7,6 +7,7 @@ one setting: a run, or several on different datasets.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import pandas as pd
 
@@ -216,7 +217,12 @@ def _rows(runs: Sequence[Run]) -> list[Row]:
         distinct = {run.digest: run for run in own}  # copies of a run count once
         rows.append(Row(method, title, setting, tuple(distinct.values()), _joined(f"{title} {setting}", own)))
     order = {name: position for position, name in enumerate(labels.METHODS)}
-    rows.sort(key=lambda row: (order.get(row.method, 9), row.method, row.target != "", natural_order(row.setting)))
+
+    def place(row: Row) -> tuple[Any, ...]:
+        main = row.method.removesuffix(labels.NO_REVIVAL)
+        return order.get(main, len(order)), main, row.method, row.target != "", natural_order(row.setting)
+
+    rows.sort(key=place)
     named = []
     for row in rows:
         others = [other for other in rows if other.method == row.method and other is not row]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # it imports pandas, which `status` does not need
 
 # The methods of the paper's Table 1, in its order.
 METHODS = ("baseline", "random_drop", "static_pruning", "prompt_compression", "lazyllm")
+NO_REVIVAL = "_no_revival"  # ends the name of a method's variant, which follows the method
 _LONGEST = 40  # characters of a setting in a label
 _TITLES = yaml.safe_load(files("lazybench.analysis").joinpath("titles.yaml").read_text("utf-8"))
 

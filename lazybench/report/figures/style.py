@@ -15,11 +15,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lazybench.analysis.labels import NO_REVIVAL
+
 COLUMN, PAGE = 3.3, 7.0  # widths of figures (inches)
 LETTERS = 17  # in an inch
 # The first seven styles; others follow them. They are the same in every report.
 _METHODS = ("random_drop", "static_pruning", "prompt_compression", "lazyllm", "lazyllm+", "fastkv", "gemfilter")
-_NO_REVIVAL = "_no_revival"  # ends the name of a method's variant
 # Okabe and Ito's palette without its yellow, which is too pale for lines on white. The numbers of colours and markers
 # have no common factor, so no two of the first 77 lines share both.
 _COLOURS = ("#000000", "#E69F00", "#56B4E9", "#0072B2", "#D55E00", "#009E73", "#CC79A7")
@@ -98,9 +99,9 @@ def line_style(number: int) -> dict[str, Any]:
 def method_styles(methods: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Return styles of methods, in the order of legends; those without revival have open markers and dashes."""
     styles = {}
-    for number, method in enumerate(dict.fromkeys([*_METHODS, *(name.removesuffix(_NO_REVIVAL) for name in methods)])):
+    for number, method in enumerate(dict.fromkeys([*_METHODS, *(name.removesuffix(NO_REVIVAL) for name in methods)])):
         styles[method] = line_style(number)
-        styles[method + _NO_REVIVAL] = styles[method] | {"markerfacecolor": "white", "linestyle": "--"}
+        styles[method + NO_REVIVAL] = styles[method] | {"markerfacecolor": "white", "linestyle": "--"}
     return styles
 
 
