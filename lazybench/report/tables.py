@@ -64,6 +64,9 @@ def tables(block: Block, numbers: pd.DataFrame, pairs: pd.DataFrame, times: pd.D
     if len(times):
         result.append(Table("equal_time", "Divergence at equal time of the whole answer", _equal_time(times)))
     if len(pairs):
+        ours = {row.name for row in block.rows if row.method in ("lazyllm", "lazyllm+")}
+        is_ours = pairs["first"].isin(ours) | pairs["second"].isin(ours)
+        pairs = pairs[is_ours] if is_ours.any() else pairs
         result.append(Table("paired", "Pairs of methods on the same records", _paired(pairs)))
     return result
 

@@ -1,6 +1,7 @@
 """Pairs of methods with the same number of operations: which rows are paired, on which records, and their numbers."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from report_runs import failed, row, write_run
 from scipy.stats import gmean
@@ -134,3 +135,18 @@ def test_runs_without_kl_are_compared_by_their_scores(tmp_path, report):
     assert "KL" not in paired.read_text("utf-8")
     for path in (paired, folder / "report.md", folder / "report.html"):
         assert "−25.0 " in path.read_text("utf-8").replace("$-$", "−")
+
+
+def test_a_report_shows_the_pairs_with_lazyllm_and_its_variants_follow_it(add, report):
+    for name in ("lazyllm", "lazyllm_no_revival", "lazyllm+", "static_pruning", "fastkv"):
+        add(name, rows_with(divergences(6)))
+    table = (report() / "report.md").read_text("utf-8").partition("### Pairs")[2].partition("\n- ")[0]
+    shown = [{cell.strip() for cell in line.split("|")[2:4]} for line in table.splitlines() if line.startswith("| ")]
+    assert sum(bool(pair & {LAZY, "LazyLLM+"}) for pair in shown) == 7
+    assert {STATIC, "FastKV (TSP)"} not in shown
+    assert pd.read_csv(report() / "paired.csv").groupby("first", sort=False).size().to_dict() == {
+        LAZY: 1,
+        f"{LAZY} without revival": 2,
+        "FastKV (TSP)": 3,
+        "LazyLLM+": 4,
+    }
