@@ -25,6 +25,7 @@ from lazybench.store.survey import run_folders
 
 RECORDS, RUNS = "records.csv", "runs.json"
 KEY = ["dataset", "_id"]
+_RECORD = ["model", "data", *KEY]
 # Subjects of times besides the timed runs, which are named `<method>/<hash>`.
 UNMODIFIED, NOTHING_PRUNED = "unmodified", "nothing_pruned"
 OWN = "run"  # the `timing` of times from the run itself; those of a timing run have its hash
@@ -37,9 +38,10 @@ _COUNTS = ("length", "prompt_tokens", "new_tokens", "unmodified_new_tokens")
 _SHARES = ("score", "unmodified_score", "reached_limit", "prompt_computed", "identical_tokens", "identical_answer")
 _NUMBERS = (*_COUNTS, *_SHARES, "first_token_kl", "kl")
 # The scores of several seeds are separated by blanks.
-_REFERENCES = ("answers", "all_classes")  # in JSON; a file has them once for each record of a model
+# In JSON; a file leaves out those that are the same in the line before of the same record.
+_REFERENCES = ["answers", "all_classes"]
 _TEXTS = ("groups", "prediction", "unmodified_prediction", "score_by_seed", "error", "device", "commit", "date")
-_TEXTS += _REFERENCES
+_TEXTS += (*_REFERENCES,)
 _TIME_NUMBERS = (*(prefix + key for prefix in _PREFIXES for key in TRIAL), "retries", "noisy", "threads")
 TIME_TEXTS = ("timing", "timed_on", "timed_commit", "timed_date")
 COLUMNS = (*KEY, *_NUMBERS, *_TEXTS)
@@ -163,7 +165,8 @@ def write_compact(runs: Iterable[Run], records: pd.DataFrame, folder: Path) -> N
     text = f'{{"format": "{_FORMAT}", "runs": [\n' + ",\n".join(entries) + "\n]}\n"
     (folder / RUNS).write_text(text, "utf-8")
     whole = records.astype(dict.fromkeys(_INTEGERS, "Int64"))
-    whole[[*_REFERENCES]] = whole[[*_REFERENCES]].where(~whole.duplicated(["model", "data", *KEY]), "")
+    before = whole.groupby(_RECORD)[_REFERENCES].shift()
+    whole[_REFERENCES] = whole[_REFERENCES].mask(whole[_REFERENCES] == before, "")
     whole.to_csv(folder / RECORDS, index=False, lineterminator="\n")
 
 
@@ -179,8 +182,8 @@ def read_records(file: Path) -> pd.DataFrame:
         na_values={key: [""] for key in numbers},
         lineterminator="\n",
     )
-    references = table.groupby(["model", "data", *KEY])[[*_REFERENCES]].transform("first")
-    return table.assign(**references)
+    table[_REFERENCES] = table[_REFERENCES].where(table[_REFERENCES] != "")
+    return table.assign(**table.groupby(_RECORD)[_REFERENCES].ffill().fillna(""))
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:

@@ -50,8 +50,11 @@ def main(argv: Sequence[str]) -> int:
     known = _known([*flags.config_dir, CONF])
     pairs_by_row: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {}
     for path in dict.fromkeys(flags.files):
-        for row, lines in _read(path).items():
-            pairs_by_row.setdefault(row, []).extend(_score_lines(path, lines, flags.dataset, known))
+        by_row = {row: _score_lines(path, lines, flags.dataset, known) for row, lines in _read(path).items()}
+        if all(scores["score"] is None for pairs in by_row.values() for _, scores in pairs):
+            raise LazyBenchError(f"{path}: there is no prediction in it: one per line was expected")
+        for row, pairs in by_row.items():
+            pairs_by_row.setdefault(row, []).extend(pairs)
     tables, written = [], []
     for row, pairs in pairs_by_row.items():
         scored = pd.DataFrame([scores for _, scores in pairs])
@@ -59,7 +62,8 @@ def main(argv: Sequence[str]) -> int:
         _refuse_mixed(answered)
         if len(answered) < len(scored):
             print(f"{len(scored) - len(answered)} of {len(scored)} records failed and are in no score", file=sys.stderr)
-        tables.append(row + _tables(answered, known))
+        if len(answered):
+            tables.append(row + _tables(answered, known))
         written += [json.dumps({**line, "score": scores["score"]}) + "\n" for line, scores in pairs]
     if flags.output is not None:
         replace(flags.output, "".join(written))
@@ -103,10 +107,7 @@ def _score_lines(
     path: Path, lines: Sequence[tuple[str, dict[str, Any]]], dataset: str | None, known: Known
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Return each line of a file with its scores."""
-    pairs = [(line, {"path": path} | _score(line, where, dataset or path.stem, known)) for where, line in lines]
-    if all(scores["score"] is None for _, scores in pairs):
-        raise LazyBenchError(f"{path}: there is no prediction in it: one per line was expected")
-    return pairs
+    return [(line, {"path": path} | _score(line, where, dataset or path.stem, known)) for where, line in lines]
 
 
 def _score(line: Mapping[str, Any], where: str, default: str, known: Known) -> dict[str, Any]:

@@ -80,6 +80,18 @@ def test_the_records_of_a_report_are_scored_row_by_row(tmp_path, capsys, report)
     assert printed.index("longbench: unmodified") < printed.index("66.67") < printed.index("longbench: LazyLLM")
 
 
+def test_a_report_keeps_each_runs_references_and_rows_that_failed(tmp_path, capsys, report):
+    for seed, word in enumerate(("Paris", "Rome")):  # the same id names another record
+        for method in ("baseline", "static_pruning", "lazyllm"):
+            line = row("hotpotqa", 0, prediction=word, answers=[word])
+            line = failed("hotpotqa", 0) if method == "static_pruning" else line
+            write_run(tmp_path / "runs", method, [line], task="hotpotqa", digest=word, data={"seed": seed})
+    file, out = report() / "records.csv", tmp_path / "scored.jsonl"
+    assert main([str(file), "--output", str(out)]) == 0
+    assert [line["score"] for line in read(out)] == [1, None, 1, 1, None, 1]
+    assert capsys.readouterr().err.count("1 of 1 records failed") == 2
+
+
 def test_several_files_are_scored_together(tmp_path, capsys):
     files = [write(tmp_path / f"{name}.jsonl", ROW | {"dataset": None}) for name in ("hotpotqa", "musique")]
     assert main([*files, "--output", str(tmp_path / "scored.jsonl")]) == 0
