@@ -231,7 +231,7 @@ def _rows(runs: Sequence[Run]) -> list[Row]:
         hidden = " ".join(part for part in parts if part not in own)
         if row.target:
             method = row.runs[0].settings["method"]
-            own, hidden = [method["speedup"]], " ".join(labels.provenance(method))
+            own, hidden = [method["speedup"]], labels.provenance(method)
         named.append(replace(row, name=f"{row.title}, {' '.join(own)}" if own else row.title, hidden=hidden))
     return named
 

@@ -51,18 +51,24 @@ def format_settings(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={short(str(value))}" for name, value in settings.items())
 
 
-def provenance(method: Mapping[str, Any]) -> tuple[str, str]:
-    """Describe a matched method's settings, and where they come from: two parts of a sentence."""
-    folds, source = method["folds"], method.get("found") or {}
+def provenance(method: Mapping[str, Any]) -> str:
+    """Describe a matched method's settings, and where they come from, in a part of a sentence."""
+    folds, found = method["folds"], method.get("found") or {}
+    source = found.get("chosen", found)  # of the settings besides how much is kept
     settings = [setting_of(fold["method"]["name"], fold["method"]) for fold in folds]
     counts = source.get("records", [len(fold["records"]) for fold in folds])
     counts = counts if isinstance(counts, list) else [counts] * len(folds)  # a number if nothing was tuned
     choices = [f"{setting} on {count} records" for setting, count in zip(settings, counts, strict=True)]
+    text = f"the best of {source['tried']} trials, " if "tried" in source else ""
+    text = f"{text}found {' and '.join(choices)} {_conditions(source)}".rstrip()
+    if "chosen" in found:
+        text += f", its keeps matched again on {found['records']} records {_conditions(found)}"
+    return text + " (each record is run with settings chosen on other records)" * (len(folds) > 1)
+
+
+def _conditions(source: Mapping[str, Any]) -> str:
     forms = {"data": "of {}", "task": "task {}", "model": "with {}", "limit": "cut to {} tokens"}
-    details = [form.format(source[key]) for key, form in forms.items() if key in source]
-    held_out = "(each record is run with a schedule matched on other records)" if len(folds) > 1 else ""
-    best = f"the best of {source['tried']} trials, " if "tried" in source else ""
-    return f"{best}found {' and '.join(choices)}", " ".join([", ".join(details), held_out]).strip()
+    return ", ".join(form.format(source[key]) for key, form in forms.items() if key in source)
 
 
 def _text(value: Any) -> str:
