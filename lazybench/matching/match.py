@@ -5,7 +5,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
@@ -27,11 +27,12 @@ from lazybench.identity import digest, method_identity
 from lazybench.matching.speedups import SpeedupOutOfReach, Trial, computed_speedup, find
 from lazybench.methods import Method
 from lazybench.methods.matched import Matched, settings_of
-from lazybench.model.decoding import question_of
+from lazybench.model.decoding import Question, question_of
 from lazybench.model.prompts import Prompt
-from lazybench.run.divergence import divergence, unmodified_logits
+from lazybench.run.batches import Batches
+from lazybench.run.divergence import UNMODIFIED, kl
+from lazybench.store import writing
 from lazybench.store.journal import Journal, Key
-from lazybench.store.writing import replace
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class Matcher:
             log_kls += [math.log(self._kl(chosen[half], records[other]))] * len(records[other])
         held_out_kl = math.exp(fmean(log_kls))
         text = pd.concat(tables).to_csv(index=False, float_format="%.5g", lineterminator="\n")
-        replace(Path(config.output) / f"{self.name}_{speedup:g}x.csv", text)
+        writing.replace(Path(config.output) / f"{self.name}_{speedup:g}x.csv", text)
         found = self._source() | {
             "answer_tokens": config.answer_tokens,
             "records": [*map(len, records.values())],
@@ -196,8 +197,8 @@ class Matcher:
         if missing:
             method.prepare(self.model)
         for record in tqdm(missing, unit="record", desc=method.name, disable=not missing, leave=False):
-            kl = self._prompt_kl(method, self.prompts[record.key])
-            journal.add({"dataset": record.dataset, "_id": record.id, "record": record.hash, "kl": kl})
+            row = {"dataset": record.dataset, "_id": record.id, "record": record.hash}
+            journal.add(row | {"kl": self._prompt_kl(method, self.prompts[record.key])})
         kls = np.array([journal.rows[record.key]["kl"] for record in records])
         return max(NEGLIGIBLE, geometric_mean(kls).value)
 
@@ -206,12 +207,23 @@ class Matcher:
         with prefix_errors(f"method {method.name} on {record.dataset} {record.id}", RecordFailure):
             question = question_of(self.model, prompt)
             if record.key not in self._expected:
-                self._expected[record.key] = unmodified_logits(self.model, question, self.config.answer_tokens)
+                tokens = min(self.config.answer_tokens, question.stops.max_new_tokens)
+                stops = replace(question.stops, max_new_tokens=tokens)
+                self._expected[record.key] = self._answer(UNMODIFIED, question._replace(stops=stops))
             tokens, logits = self._expected[record.key]
-            kl = float(divergence(method, self.model, question._replace(reference=tokens), logits).mean())
-            if not kl < math.inf:
+            # Forced along the unmodified model's answer, so that decoding and revival count.
+            _, own = self._answer(method, question._replace(reference=tokens, is_forced=True))
+            value = float(kl(logits, own).mean())
+            if not value < math.inf:
                 raise RecordFailure("the divergence is not finite")
-        return kl
+        return value
+
+    def _answer(self, method: Method, question: Question) -> tuple[list[int], Tensor]:
+        """Return an answer's tokens and their logits, (tokens, vocabulary); `RecordFailure` if there is none."""
+        (answer,) = Batches(self.model, 1).answer(method, [question], self.config.answer_tokens)
+        if isinstance(answer, RecordFailure):
+            raise answer
+        return answer.tokens, answer.logits
 
 
 def interleave(datasets: Sequence[Sequence[Record]]) -> list[Record]:

@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from peers import build
 from transformers import Gemma3Config, Gemma3ForCausalLM, Gemma3ForConditionalGeneration, Gemma3TextConfig
 
+from lazybench.analysis.labels import provenance
 from lazybench.config import CONF
 from lazybench.errors import LazyBenchError
 from lazybench.matching import match
@@ -107,6 +108,8 @@ def test_a_matched_method_is_matched_again_to_another_model(call, matches, tmp_p
     written = yaml.safe_load(text)
     assert written["found"]["layers"] == 4
     assert written["found"]["chosen"] == {"layers": 99, "tried": 12}
+    source = r"the best of 12 trials, found .* on 1 records, its keeps matched again on \d+ records of .*, with tiny"
+    assert re.match(source, provenance(written))
     for fold, schedule, records in zip(written["folds"], schedules, hashes, strict=True):
         assert fold["records"] == records
         stages = [stage.split(":") for stage in fold["method"]["schedule"].split(",")]
@@ -149,7 +152,7 @@ def test_each_half_of_the_records_is_tuned_for_the_other(call, lazybench, monkey
         best = rows[rows["best"]]
         assert best["kl"].item() == rows.loc[rows["records"] == 2, "kl"].min()
         assert f"layer={fold['method']['layer']} keep={fold['method']['keep']}" in best["settings"].item()
-    monkeypatch.setattr(match, "divergence", None)  # nothing is measured again
+    monkeypatch.setattr(match, "kl", None)  # nothing is measured again
     run_words = shlex.split(out.strip().splitlines()[-1])[3:]
     code, out, err = call(*TUNED)
     assert code == 0, err
@@ -166,8 +169,8 @@ def test_only_edited_and_cut_rows_are_measured_again(call, monkeypatch, matches)
     edited.write_text("\n".join([json.dumps(json.loads(before) | {"record": "as it was"}), *others]) + "\n")
     cut.write_text(cut.read_text()[:-9])
     measured = []
-    divergence = match.divergence
-    monkeypatch.setattr(match, "divergence", lambda *args: measured.append(args) or divergence(*args))
+    kl = match.kl
+    monkeypatch.setattr(match, "kl", lambda *args: measured.append(args) or kl(*args))
     assert call(*TUNED)[0] == 0
     assert len(measured) == 2
     assert all(json.loads(line) for line in cut.read_text().splitlines())
