@@ -135,11 +135,10 @@ def _scores(job: Job, folder: RunFolder) -> dict[str, Any] | None:
 
 def _report(job: Job, folder: RunFolder) -> None:
     rows, scores = folder.rows(PREDICTIONS), _scores(job, folder)
-    if scores is None:
-        print(f"\nshard {job.config.shard} is done, {len(rows)} of {len(job.records)} records: {folder.path}")
-        return
-    print(f"\n{scores_table(scores)}\n")
+    is_whole, part = scores is not None, f"{len(rows)} of {len(job.records)} records: {folder.path}"
+    print(f"\n{scores_table(scores)}\n" if is_whole else f"\nshard {job.config.shard} is done, {part}")
     if errors := [row["error"] for row in rows.values() if row.get("error")]:
         print(f"failed: {len(errors)} of {len(rows)} records: {errors[0]}")
-    print(f"saved in {folder.path}")
-    print(f"next, tables and figures of all runs: python -m lazybench report runs={shlex.quote(job.config.output)}")
+    if is_whole:
+        print(f"saved in {folder.path}")
+        print(f"next, tables and figures of all runs: python -m lazybench report runs={shlex.quote(job.config.output)}")

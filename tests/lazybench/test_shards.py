@@ -74,6 +74,7 @@ def test_failed_records_are_run_again_on_request(ran, run, monkeypatch, first, t
     with monkeypatch.context() as patch:
         patch.setattr(Baseline, "shorten", shorten)
         (folder,) = {ran(*words, f"shard={shard}") for shard in first}
+        assert any("failed: " in run(*words, f"shard={shard}")[1] for shard in first)
     assert any(row.get("error") for row in RunFolder(folder).rows("predictions.jsonl").values())
     for shard in then:
         assert run(*words, f"shard={shard}", "retry_failed=true")[0] == 0
