@@ -33,8 +33,8 @@ from lazybench.analysis.intervals import Estimate, mean_of_ratios
 from lazybench.analysis.paired import by_operations, pair
 from lazybench.analysis.records import KEY
 from lazybench.report import paper
+from lazybench.report.tables import NONE
 
-NONE = "—"
 _LAZY, _MULTIDOC = "lazyllm", "multidoc_qa"
 _SPEEDUPS = (("2x", 2.34, 1), ("3x", 3.0, 10))  # at which target, first token, and loss (%)
 _GENERATION = (1.0, 1.8)

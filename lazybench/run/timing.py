@@ -15,6 +15,8 @@ import torch
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
+from lazybench.analysis.records import NOTHING_PRUNED
+from lazybench.analysis.records import UNMODIFIED as UNMODIFIED_NAME
 from lazybench.config import DataConfig, ModelConfig, RunConfig, TimingConfig
 from lazybench.errors import LazyBenchError, RecordFailure, one_line
 from lazybench.identity import digest
@@ -31,7 +33,6 @@ from lazybench.store.locks import locked
 from lazybench.store.run_folder import RunFolder, read_settings
 from lazybench.store.survey import run_folders
 
-UNMODIFIED_NAME = "unmodified"
 NOISE = 0.1  # relative difference up to which two trials of the unmodified model agree
 _MORE = 4  # one record in four may be timed again
 _WARM_UP_TOKENS = 2
@@ -193,7 +194,7 @@ def time_together(jobs: Mapping[Path, Job], resources: Resources, records: int, 
         for name, job in zip(names, jobs.values(), strict=True):
             job.method.prepare(model)
             if job.method.nothing_pruned is not None:
-                methods["nothing_pruned"] = job.method.nothing_pruned
+                methods[NOTHING_PRUNED] = job.method.nothing_pruned
             if not job.is_baseline:
                 methods[name] = job.method
         journal = Journal(folder / TIMES)

@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from lazybench.analysis.labels import setting_of
+from lazybench.analysis.records import NOTHING_PRUNED, UNMODIFIED
 from lazybench.config import SpeedConfig
 from lazybench.data import load_dataset_configs, sample
 from lazybench.errors import LazyBenchError
@@ -21,9 +22,9 @@ from lazybench.model.loading import load_model, load_tokenizer
 from lazybench.model.prompts import Prompt, PromptBuilder
 from lazybench.run.prepare import method_for
 from lazybench.run.resources import Resources
-from lazybench.run.timing import UNMODIFIED_NAME, Timing
+from lazybench.run.timing import Timing
 
-_METHOD, _NOTHING_PRUNED = "method", "nothing_pruned"
+_METHOD = "method"
 _DATASET = "gov_report"
 _SPARE = 32  # tokens: truncation joins and tokenises text again, which may change the count a little
 
@@ -62,7 +63,7 @@ def measure(config: SpeedConfig) -> pd.DataFrame:
     settings |= {key: described[key] for key in ("dtype", "attention")} | source
     methods = {_METHOD: method}
     if method.nothing_pruned is not None:
-        methods[_NOTHING_PRUNED] = method.nothing_pruned
+        methods[NOTHING_PRUNED] = method.nothing_pruned
     rows = []
     for prompt in prompts:
         repeats: list[dict[str, Any]] = []
@@ -108,8 +109,8 @@ def _ratios(trials: Mapping[str, list[dict[str, Any]]]) -> dict[str, float]:
     row: dict[str, float] = {}
     for part in ("ttft", "decode_step", "generation"):
         seconds = {name: fmean(trial[f"{part}_s"] for trial in own) for name, own in trials.items()}
-        unmodified_s, method_s = seconds[UNMODIFIED_NAME], seconds[_METHOD]
+        unmodified_s, method_s = seconds[UNMODIFIED], seconds[_METHOD]
         row |= {f"{part}_s": unmodified_s, f"method_{part}_s": method_s, f"{part}_speedup": unmodified_s / method_s}
-        if _NOTHING_PRUNED in seconds:
-            row[f"{part}_speedup_over_nothing_pruned"] = seconds[_NOTHING_PRUNED] / method_s
+        if NOTHING_PRUNED in seconds:
+            row[f"{part}_speedup_over_nothing_pruned"] = seconds[NOTHING_PRUNED] / method_s
     return row
