@@ -61,7 +61,8 @@ def main(argv: Sequence[str]) -> int:
         answered = scored.dropna(subset="score")
         _refuse_mixed(answered)
         if len(answered) < len(scored):
-            print(f"{len(scored) - len(answered)} of {len(scored)} records failed and are in no score", file=sys.stderr)
+            count = f"{len(scored) - len(answered)} of {len(scored)} records failed and are in no score"
+            print(f"{row.strip()}: {count}" if row else count, file=sys.stderr)
         if len(answered):
             tables.append(row + _tables(answered, known))
         written += [json.dumps({**line, "score": scores["score"]}) + "\n" for line, scores in pairs]
