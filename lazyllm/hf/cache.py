@@ -9,6 +9,7 @@ from transformers.cache_utils import DynamicLayer
 
 from lazyllm.core.errors import LazyLLMError, unsupported
 from lazyllm.core.sequence import Stats, only
+from lazyllm.hf import private
 from lazyllm.hf.attention_interface import CURRENT_ENGINE
 from lazyllm.hf.engine import HFEngine
 
@@ -39,6 +40,7 @@ class LazyCache(Cache):
         layers = engine.state_layers or _Layers(DynamicLayer() for _ in engine.group_of)
         cache: Any = cls(layers=layers) if empty is None else empty
         cache.__class__, cache.layers, cache.engine = cls, layers, engine
+        setattr(cache, private.STOPS_AT_ONCE, True)
         return cache
 
     @property

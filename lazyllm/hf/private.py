@@ -18,6 +18,8 @@ CACHE = "cache" if "cache" in _INPUTS else OLD_CACHE
 # The methods with which `generate` checks its mode, before it changes anything, and makes its stopping criteria.
 CHECK_MODE = "_validate_generation_mode"
 STOPPING_CRITERIA = "_get_stopping_criteria"
+# A cache with this attribute makes `generate` stop at once; on Apple's GPUs it otherwise runs one pass too many.
+STOPS_AT_ONCE = "_is_user_defined"
 
 
 def attention_implementation(config: Any) -> str:

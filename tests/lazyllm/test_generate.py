@@ -204,3 +204,17 @@ def test_models_without_a_language_modelling_head_are_refused(kind):
     model = getattr(transformers, f"LlamaFor{kind}")(families.config("llama"))
     for given in (model, model.base_model):
         assert_refused("no language-modelling head", lambda given=given: lazyllm.enable(given, STAGES))
+
+
+def test_stopping_is_not_deferred(model, monkeypatch):
+    """On Apple's GPUs transformers otherwise runs one more pass, which fails if all sequences of a batch have ended."""
+    deferred = transformers.generation.utils.DeferredStopCheck
+
+    def anywhere(device, cache, cache_is_returned, is_assistant):
+        return cache.is_croppable or not cache_is_returned
+
+    monkeypatch.setattr(deferred, "is_supported", staticmethod(anywhere))
+    ids = torch.cat([IDS, IDS.flip(1)])
+    with lazyllm.enable(model, STAGES) as lazy:
+        output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False)
+    assert [stats.steps for stats in lazy.sequences] == [output.shape[1] - 40] * 2
