@@ -32,6 +32,8 @@ def check_mode(mode: GenerationMode, config: GenerationConfig) -> None:
     if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
         instead = "use greedy search or sampling, with one beam and no assistant, early exit or prompt lookup"
         raise LazyLLMError(f"{mode.value.replace('_', ' ')} is not supported: {instead}")
+    if getattr(config, "schedule", None) is not None or getattr(config, "protect", None) is not None:
+        raise LazyLLMError("schedule and protect in a generation_config are not read: pass them to generate itself")
     # transformers ignores "hybrid", which older models are saved with.
     if config.cache_implementation not in (None, "dynamic", "hybrid"):
         raise LazyLLMError(f"cache_implementation={config.cache_implementation!r} is not supported: leave it out")

@@ -114,6 +114,8 @@ REFUSED = {
     "assisting": ("has no crop", lambda model: families.build("llama").generate(IDS, assistant_model=model)),
     "guidance": (NEWEST, generating(guidance_scale=1.5, negative_prompt_ids=IDS[:, :20])),
     "early exit": (ASSISTED, generating(generation_config=GenerationConfig(assistant_early_exit=2, do_sample=True))),
+    "schedule in a config": ("to generate itself", generating(generation_config=GenerationConfig(schedule="2:0.5"))),
+    "protect in a config": ("to generate itself", generating(generation_config=GenerationConfig(protect=[True] * 40))),
     "static cache": ("cache_implementation='static' is not", generating(cache_implementation="static")),
     "copy": ("not copied or pickled while", copy.deepcopy),
     "pickle": ("not copied or pickled while", pickle.dumps),
