@@ -64,6 +64,10 @@ class LazyCache(Cache):
             raise LazyLLMError("this cache belongs to a generation on another model, or under a `with` that has ended")
         return self.engine.group.update(layer_idx, key_states, value_states)
 
+    def __bool__(self) -> bool:
+        # Phi-3 drops a truthy cache when its rotary tables change; LazyLLM refuses that step instead.
+        return bool(self.engine.state_layers)
+
     def get_seq_length(self, layer_idx: int = 0) -> int:
         if self.engine.is_in_layer:
             raise unsupported("the decoder layers take positions from the cache's length")
