@@ -28,7 +28,7 @@ class Ranking(ABC):
         every: rank only in every `every`-th decoding step. In the others, where `sequence.ranks` is False, the active
             set is the previous one plus the newest token; `observe` is still called.
         checked: whether the engine checks the result of `survivors` and adds the protected tokens; this waits for the
-            device. With `class Mine(Ranking, checked=False)` it does not, and `survivors` must include them.
+            device. With `class Mine(Ranking, checked=False)` `survivors` must include the protected tokens itself.
         parallel: whether it ranks alike in all processes of a tensor-parallel model, using `over_processes`; declared
             as `class Mine(Ranking, parallel=True)`.
         processes: the processes that share the model's heads; None means one process.

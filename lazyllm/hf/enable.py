@@ -29,8 +29,8 @@ class Session:
 
     `model.generate` works as without it, in any number of threads: a generation belongs to its cache
     (`past_key_values`). A call can have its own `schedule`, and `protect`: which of all tokens so far are kept at every
-    stage, bool (tokens,) or (batch, tokens). They count toward what a stage keeps; if they are more, all of them are
-    kept, see `stats.exceeded`. See `lazyllm.template_tokens`.
+    stage, bool (tokens,) or (batch, tokens). Protected tokens count toward what a stage keeps; if there are more of
+    them, all are kept, see `stats.exceeded`. Without revival, what is pruned stays pruned. See `template_tokens`.
 
     A forward pass with `logits_to_keep=1` returns the newest tokens' logits, (batch, 1, vocabulary). The weights
     are not changed, and afterwards the model is unmodified, also after an exception.
