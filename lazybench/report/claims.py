@@ -42,7 +42,7 @@ _UNUSED = replace(averages.COMPUTED, top=lambda records: 1 - records["prompt_com
 
 
 class Finding(NamedTuple):
-    """What a model shows of a claim: 1 speaks for it, -1 against it, 0 is neither, None is not measured."""
+    """The result of testing a claim on a model: 1 speaks for it, -1 against it, 0 is neither, None is not measured."""
 
     claim: str
     case: str  # the number of operations, or what else the claim is tested on

@@ -31,7 +31,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def one_line(code: int, err: str) -> str:
-    """What a command says that ended because of bad input: one line, and exit code 2."""
+    """The message of a command that bad input ended: one line, and exit code 2."""
     lines = [line for line in err.splitlines() if line.strip()]
     assert code == 2, err
     assert len(lines) == 1, err

@@ -45,7 +45,7 @@ def words(length):
 
 
 def with_picture(kind):
-    """What a processor makes of a text with a picture in it: inputs of `generate`."""
+    """The inputs of `generate` that a processor returns for a text with a picture."""
     text, picture = words(21)[0].tolist(), [_IMAGE] * (4 if kind == "gemma3" else 6)
     ids = torch.tensor([[*text[:9], _START, *picture, _END, *text[9:]]])
     shape, types = ((1, 3, 8, 8), "token_type_ids") if kind == "gemma3" else ((24, 3 * 2 * 4 * 4), "mm_token_type_ids")
