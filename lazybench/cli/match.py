@@ -2,7 +2,6 @@
 
 import re
 import shlex
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from lazybench.model.decoding import check_limit
 from lazybench.model.loading import load_model
 from lazybench.model.prompts import build_all
 from lazybench.run.resources import Resources
-from lazybench.store.locks import Busy, Lock
+from lazybench.store.locks import locked
 from lazybench.store.writing import replace, writing
 
 
@@ -45,12 +44,8 @@ def main(config: MatchConfig) -> Path:
     # Configs of one method differ in their names.
     name = str(HydraConfig.get().runtime.choices["method"]).replace("/", "_")
     with writing(folder):
-        for inner in ("method", "measured"):
-            (folder / inner).mkdir(parents=True, exist_ok=True)
-        lock = Lock(folder / "measured" / f".{name}.lock")
-    with closing(lock):
-        if not lock.acquire():
-            raise Busy(f"another process matches {name} in {folder}")
+        (folder / "method").mkdir(parents=True, exist_ok=True)
+    with locked(folder / "measured" / f".{name}.lock", work=f"matches {name} in {folder}"):
         cache_key = _cache_key(config, method, resources, machine)
         model = load_model(config.model) if config.tune else resources.skeleton(config.model)  # to count operations
         matcher = Matcher(config, method, name, model, halves, prompts, cache_key)
