@@ -5,7 +5,16 @@ records.
 """
 
 from lazybench.data.dataset_configs import DatasetConfig, load_dataset_configs
-from lazybench.data.load import choose, data_label, half_of, load_records
+from lazybench.data.load import choose, data_label, half_of, in_turn, load_records
 from lazybench.data.record import Record
 
-__all__ = ["DatasetConfig", "Record", "choose", "data_label", "half_of", "load_dataset_configs", "load_records"]
+__all__ = [
+    "DatasetConfig",
+    "Record",
+    "choose",
+    "data_label",
+    "half_of",
+    "in_turn",
+    "load_dataset_configs",
+    "load_records",
+]

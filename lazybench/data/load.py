@@ -1,9 +1,9 @@
 """The datasets of a task, and their records: generated, LongBench's, or read by a custom function."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from inspect import getfullargspec
-from itertools import islice
+from itertools import islice, zip_longest
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +74,11 @@ def load_records(dataset: str, config: DataConfig, tokenizer: "PreTrainedTokeniz
 def half_of(record: Record) -> str:
     """Return the half of a record, `first` or `second`, which depends only on its hash."""
     return HALVES[int(record.hash, 16) % 2]
+
+
+def in_turn(datasets: Iterable[Iterable[Record]]) -> list[Record]:
+    """Return all records, one of each dataset in turn, so that any first part represents all datasets."""
+    return [record for turn in zip_longest(*datasets) for record in turn if record is not None]
 
 
 def data_label(config: DataConfig) -> str:

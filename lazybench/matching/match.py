@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,7 +20,7 @@ from transformers import PreTrainedModel
 from lazybench.analysis.intervals import NEGLIGIBLE, geometric_mean
 from lazybench.analysis.labels import setting_of
 from lazybench.config import HALVES, MatchConfig
-from lazybench.data import Record, data_label, half_of
+from lazybench.data import Record, data_label, half_of, in_turn
 from lazybench.errors import LazyBenchError, RecordFailure, prefix_errors
 from lazybench.identity import digest, method_identity
 from lazybench.matching.speedups import SpeedupOutOfReach, Trial, computed_speedup, find
@@ -227,12 +226,8 @@ class Matcher:
 
 
 def interleave(datasets: Sequence[Sequence[Record]]) -> list[Record]:
-    """Return all records, one of each dataset in turn, those of a dataset in the order of their hashes.
-
-    So any first part represents all datasets.
-    """
-    turns = zip_longest(*(sorted(dataset, key=lambda record: record.hash) for dataset in datasets))
-    return [record for turn in turns for record in turn if record is not None]
+    """Return all records, one of each dataset in turn, those of a dataset in the order of their hashes."""
+    return in_turn(sorted(dataset, key=lambda record: record.hash) for dataset in datasets)
 
 
 def split_halves(datasets: Sequence[Sequence[Record]]) -> dict[str, list[Record]]:

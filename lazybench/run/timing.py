@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from transformers import PreTrainedModel
 from lazybench.analysis.records import NOTHING_PRUNED
 from lazybench.analysis.records import UNMODIFIED as UNMODIFIED_NAME
 from lazybench.config import DataConfig, ModelConfig, RunConfig, TimingConfig
+from lazybench.data import in_turn
 from lazybench.errors import LazyBenchError, RecordFailure, one_line
 from lazybench.identity import digest
 from lazybench.methods.base import Method, answer
@@ -179,8 +179,7 @@ def time_together(jobs: Mapping[Path, Job], resources: Resources, records: int, 
     ]
     shared = [record for record in first.records if all(record.key in keys for keys in answered)]
     by_dataset = [[record for record in shared if record.dataset == name] for name in first.dataset_configs]
-    turns = [record for turn in zip_longest(*by_dataset) for record in turn if record is not None]
-    if not (chosen := turns[:records]):
+    if not (chosen := in_turn(by_dataset)[:records]):
         raise LazyBenchError(f"the runs of {first.config.model.name} share no answered record: none can be timed")
     described, source = environment.describe(first.config.model), environment.source(first.config.model)
     source["threads"] = torch.get_num_threads()
