@@ -10,9 +10,10 @@ from lazybench.config import CONF
 _FOLDER = next(folder for folder in (CONF.parent / "paper", CONF.parent / "results/paper") if folder.is_dir())
 
 
-def model_beside(model: str) -> str:
-    """Return the paper's model to show beside one: itself, or Llama 2 if the paper lacks it."""
-    return model if model in _tables().index.get_level_values("model") else "llama2_7b"
+def models_beside(model: str) -> list[str]:
+    """Return the paper's models to show beside one: itself, or all if the paper lacks it."""
+    models = [*_tables().index.get_level_values("model").unique()]
+    return [model] if model in models else models
 
 
 def number(model: str, task: str, method: str, key: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
+from itertools import product
 
 import pandas as pd
 
@@ -10,7 +11,7 @@ from lazybench.analysis import averages
 from lazybench.analysis.averages import Measure
 from lazybench.analysis.blocks import Block
 from lazybench.analysis.console import texts as formatted
-from lazybench.analysis.labels import METHODS
+from lazybench.analysis.labels import METHODS, title_of
 from lazybench.analysis.numbers import groups_of, overall
 from lazybench.report import paper
 
@@ -96,13 +97,12 @@ def _cells(block: Block, lines: pd.DataFrame, measures: Sequence[Measure], table
                 texts[task, best] = f"**{texts[task, best]}**"
         cells[measure.title] = texts.reindex(rows).fillna(NONE).tolist()
     if table in ("table1", "table2") and block.runs[0].settings["data"].get("source") == "longbench":
-        model = paper.model_beside(block.model)
         is_first = ~index.duplicated(["task", "method"])
-        for measure in measures:
+        for model, measure in product(paper.models_beside(block.model), measures):
             keys = zip(index["task"], index["method"], is_first, strict=True)
             printed = [paper.number(model, task, method, measure.key) * first for task, method, first in keys]
             if any(printed):
-                cells[f"Paper: {measure.title}"] = [text or NONE for text in printed]
+                cells[f"Paper, {title_of(model, 'model')}: {measure.title}"] = [text or NONE for text in printed]
     return pd.DataFrame(cells)
 
 
