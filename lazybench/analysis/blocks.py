@@ -36,6 +36,7 @@ class Row:
     records: pd.DataFrame  # one line per record, with `COLUMNS`, `digest` of its run and, once chosen, `TIME_COLUMNS`
     name: str = ""  # in tables: its title, with its distinct settings if the block has several rows of the method
     hidden: str = ""  # the part of the setting that the name lacks
+    origin: str = ""  # where a matched setting comes from
 
     @property
     def label(self) -> str:
@@ -135,20 +136,22 @@ class Block:
     def notes(self) -> list[str]:
         """Return at most five notes: times, missing numbers and settings."""
         shown = {name for names in self.tasks(self.compared).values() for name in names}
-        missing, settings, favoured, rare = [], [], [], set()
+        missing, favoured, rare, settings = [], [], set(), {}
         for row in self.compared:
             lacking, failed = sorted(shown - row.datasets), len(row.records) - len(drop_failed(row.records))
             total = f"{len(row.records)} of {sum(row.expected.values())} records, without {', '.join(lacking)}"
             reasons = [total] * bool(lacking) + [f"{failed} failed"] * bool(failed)
             missing += [f"{row.name} ({'; '.join(reasons)})"] * bool(reasons)
-            settings += [f"{row.name if row.target else row.title}: {row.hidden}"] * bool(row.hidden)
+            if row.hidden:
+                setting = f"{row.name if row.target else row.title}: {row.hidden}"
+                settings.setdefault(row.origin, {})[setting] = None  # a set in order
             favoured += [row.name] * any(run.settings.get("matched_on") for run in row.runs)
             rare |= row.datasets - shown if row.method != "baseline" else set()
         texts = {
             "": self.times,
             "Left out: ": ", ".join(missing),
             "In no table, as most methods lack them: ": ", ".join(sorted(rare)),
-            "Settings: ": "; ".join(dict.fromkeys(settings)),
+            "Settings: ": ". ".join("; ".join([*own, *filter(None, [origin])]) for origin, own in settings.items()),
             "Their settings were chosen on these records, which favours them: ": ", ".join(favoured),
         }
         return [f"{title}{text}" for title, text in texts.items() if text]
@@ -228,11 +231,12 @@ def _rows(runs: Sequence[Run]) -> list[Row]:
         others = [other for other in rows if other.method == row.method and other is not row]
         parts = row.setting.split()
         own = [part for part in parts if others and not all(part in other.setting.split() for other in others)]
-        hidden = " ".join(part for part in parts if part not in own)
+        hidden, origin = " ".join(part for part in parts if part not in own), ""
         if row.target:
             method = row.runs[0].settings["method"]
-            own, hidden = [method["speedup"]], labels.provenance(method)
-        named.append(replace(row, name=f"{row.title}, {' '.join(own)}" if own else row.title, hidden=hidden))
+            own, (hidden, origin) = [method["speedup"]], labels.provenance(method)
+        name = f"{row.title}, {' '.join(own)}" if own else row.title
+        named.append(replace(row, name=name, hidden=hidden, origin=origin))
     return named
 
 

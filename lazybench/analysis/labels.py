@@ -51,19 +51,18 @@ def format_settings(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={short(str(value))}" for name, value in settings.items())
 
 
-def provenance(method: Mapping[str, Any]) -> str:
-    """Describe a matched method's settings, and where they come from, in a part of a sentence."""
+def provenance(method: Mapping[str, Any]) -> tuple[str, str]:
+    """Describe a matched method's settings, and where they come from, each in a part of a sentence."""
     folds, found = method["folds"], method.get("found") or {}
     source = found.get("chosen", found)  # of the settings besides how much is kept
-    settings = [setting_of(fold["method"]["name"], fold["method"]) for fold in folds]
+    settings = dict.fromkeys(setting_of(fold["method"]["name"], fold["method"]) for fold in folds)
+    text = " and ".join(settings) + (f" (the best of {source['tried']})" if "tried" in source else "")
     counts = source.get("records", [len(fold["records"]) for fold in folds])
-    counts = counts if isinstance(counts, list) else [counts] * len(folds)  # a number if nothing was tuned
-    choices = [f"{setting} on {count} records" for setting, count in zip(settings, counts, strict=True)]
-    text = f"the best of {source['tried']} trials, " if "tried" in source else ""
-    text = f"{text}found {' and '.join(choices)} {_conditions(source)}".rstrip()
+    counts = counts if isinstance(counts, list) else [counts]  # a number if nothing was tuned
+    origin = f"found on {' and '.join(map(str, counts))} records {_conditions(source)}".rstrip()
     if "chosen" in found:
-        text += f", its keeps matched again on {found['records']} records {_conditions(found)}"
-    return text + " (each record is run with settings chosen on other records)" * (len(folds) > 1)
+        origin += f", keeps matched again on {found['records']} records {_conditions(found)}"
+    return text, origin + ", each record run with settings found on other records" * (len(folds) > 1)
 
 
 def _conditions(source: Mapping[str, Any]) -> str:

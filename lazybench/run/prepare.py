@@ -122,7 +122,7 @@ def prepare(config: RunConfig, resources: Resources) -> Job:
     matched_on = 0
     if isinstance(method, Matched):
         matched_on = method.matched_on(records)
-        notes.append(f"matched to {method.speedup}: {provenance(asdict(method))}")
+        notes.append(f"matched to {method.speedup}: {', '.join(provenance(asdict(method)))}")
     if matched_on and config.matched == "refuse":
         raise LazyBenchError(
             f"method {method.name} was matched on {matched_on} of these {len(records)} records: run it on the "

@@ -161,7 +161,7 @@ def test_at_most_five_notes_list_missing_numbers_and_settings(runs, blocks):
         "random drop (7 of 12 records, without 2wikimqa, musique)",
         "In no table, as most methods lack them: lcc",
         "static pruning: layer=4 keep=0.5",
-        "GemFilter, 2x: found layer=3 on 1 records",
+        "GemFilter, 2x: layer=3; found on 1 records",
     ):
         assert text in notes
 
