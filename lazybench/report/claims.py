@@ -38,6 +38,7 @@ from lazybench.report.tables import NONE
 _LAZY, _MULTIDOC = "lazyllm", "multidoc_qa"
 _SPEEDUPS = (("2x", 2.34, 1), ("3x", 3.0, 10))  # at which target, first token, and loss (%)
 _GENERATION = (1.0, 1.8)
+_ALONE = {1: "for", 0: "open", -1: "against"}
 _UNUSED = replace(averages.COMPUTED, top=lambda records: 1 - records["prompt_computed"], digits=0)
 
 
@@ -77,12 +78,12 @@ def claims(blocks: Sequence[Block]) -> pd.DataFrame | None:
 
 
 def verdict(signs: Sequence[int | None]) -> str:
-    """Return the verdict over models."""
+    """Return the verdict over models; of a single one, what it says."""
     measured = [sign for sign in signs if sign is not None]
     if not measured:
         return NONE
     if len(measured) < 2:
-        return "cannot tell (1 model)"
+        return f"cannot tell (1 model, {_ALONE[measured[0]]})"
     if measured.count(1) >= 2 and -1 not in measured:
         return "yes"
     return "no" if measured.count(-1) >= 2 else "cannot tell"

@@ -72,7 +72,8 @@ def made(tmp_path):
         ([-1, -1], "no"),
         ([-1, 0, 0], "cannot tell"),
         ([1, 1, None], "yes"),
-        ([1, None, None], "cannot tell (1 model)"),
+        ([1, None, None], "cannot tell (1 model, for)"),
+        ([-1], "cannot tell (1 model, against)"),
         ([None, None], NONE),
     ],
 )
@@ -121,7 +122,9 @@ def test_a_speedup_at_a_loss_needs_both_and_a_faster_one_refutes_nothing(tmp_pat
 
 def test_one_model_is_no_verdict_and_no_longbench_is_no_table(tmp_path, made, report):
     write_study(tmp_path / "runs", kls={"static_pruning": (0.4, 0.8)})
-    assert made()["static pruning loses more at the same operations", "2x"]["By KL, mean"] == "cannot tell (1 model)"
+    assert (
+        made()["static pruning loses more at the same operations", "2x"]["By KL, mean"] == "cannot tell (1 model, for)"
+    )
     folder = report()
     assert "Does the paper hold?" in (folder / "report.md").read_text("utf-8").split("\n## ")[1]
     assert len(pd.read_csv(folder / "claims.csv")) == len(made())
