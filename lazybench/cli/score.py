@@ -93,6 +93,7 @@ def _read(path: Path) -> dict[str, list[tuple[str, dict[str, Any]]]]:
             return {"": list(parse(file, path))}
     try:
         table = read_records(path)[[*_REPORTED]]
+        table = table[table["answers"] != ""]  # without references there is no score
         rows: dict[str, list[tuple[str, dict[str, Any]]]] = {}
         for number, line in enumerate(table.to_dict("records"), start=1):
             line |= {key: json.loads(line[key] or "null") for key in ("answers", "all_classes")}

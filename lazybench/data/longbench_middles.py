@@ -20,8 +20,8 @@ COUNT = 64  # pieces in all
 def read(dataset: str, root: str | None, *, datasets: Mapping[str, Mapping[str, Any]]) -> list[Record]:
     """Read the pieces of `dataset` among the `COUNT` chosen ones; see `longbench.load` for `root`.
 
-    Question and answers are those of the whole record. `datasets` has settings by dataset, as a config gives them, with
-    the LongBench dataset that each is `like`.
+    The question is that of the whole record; there are no references, since the answer may not be in the piece.
+    `datasets` has settings by dataset, as a config gives them, with the LongBench dataset that each is `like`.
     """
     return _chosen(root, tuple((name, settings["like"]) for name, settings in datasets.items()))[dataset]
 
@@ -44,6 +44,6 @@ def _pieces(record: Record) -> list[tuple[int, Record]]:
     starts = range(DROPPED, len(record.context) - DROPPED - LENGTH + 1, LENGTH)
     texts = [record.context[start : start + LENGTH] for start in starts]
     return [
-        (number, replace(record, id=f"{record.id}-{number}", context=text, length=len(text.split())))
+        (number, replace(record, id=f"{record.id}-{number}", context=text, length=len(text.split()), answers=()))
         for number, text in enumerate(texts, start=1)
     ]

@@ -34,7 +34,7 @@ class Record:
     dataset: str  # e.g. `hotpotqa`
     input: str  # the question or instruction; may be empty
     context: str  # the long text
-    answers: tuple[str, ...]  # the references; the best-scoring one counts
+    answers: tuple[str, ...]  # the references; the best-scoring one counts, and without any there is no score
     all_classes: tuple[str, ...] | None  # the class names of a classification dataset, else None
     length: int  # in words, as LongBench counts it
     language: str = "en"  # `en` or `zh`

@@ -118,7 +118,8 @@ def _best(values: pd.DataFrame, sign: int) -> str | None:
 def _paired(pairs: pd.DataFrame) -> pd.DataFrame:
     """Format the pairs: `Operations`, `First`, `Second`, `Records`, and the columns that have numbers."""
     cells = {"Operations": pairs["operations"].replace("", "not matched")}
-    cells |= {"First": pairs["first"], "Second": pairs["second"], "Records": pairs["records"].astype(str)}
+    cells |= {"First": pairs["first"], "Second": pairs["second"]}
+    cells["Records"] = pairs[["records", "kl_records"]].max(axis=1).astype(str)  # not all have references
     for title, key, form in _PAIRED:
         if pairs[key].notna().any():
             cells[title] = [text.replace("-", "−") for text in formatted(pairs, key, form, NONE)]

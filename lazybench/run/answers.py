@@ -117,14 +117,15 @@ def _columns(question: Question, outputs: Sequence[Output], unmodified: list[int
 
     def scored(tokens: list[int]) -> Row:
         text = to_text(tokens, prompt)
-        value = scoring.score(config, text, record.answers, record.all_classes)
+        value = scoring.score(config, text, record.answers, record.all_classes) if record.answers else None
         return {"prediction": text, "score": value, "new_tokens": len(tokens)}
 
     repeats, most = [], question.stops.max_new_tokens
     for output in outputs:
         pairs = zip(output.tokens + [-1] * len(unmodified), unmodified, strict=False)
         repeats.append(scored(output.tokens) | {"identical_tokens": fmean(one == other for one, other in pairs)})
-    columns = repeats[0] | {key: fmean(repeat[key] for repeat in repeats) for key in ("score", "identical_tokens")}
+    means = ("identical_tokens", *["score"] * bool(record.answers))
+    columns = repeats[0] | {key: fmean(repeat[key] for repeat in repeats) for key in means}
     columns["prompt_computed"] = fmean(output.prompt_computed for output in outputs)
     columns["reached_limit"] = fmean(repeat["new_tokens"] >= most for repeat in repeats)
     columns |= {f"unmodified_{key}": value for key, value in scored(unmodified).items()}

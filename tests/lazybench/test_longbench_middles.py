@@ -5,6 +5,7 @@ import json
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import folders, rows
 
 from lazybench.config import CONF, DataConfig
 from lazybench.data import load_records
@@ -36,9 +37,21 @@ def test_pieces_are_disjoint_middles_spread_evenly_over_datasets_and_records(tmp
             start = contexts[like, number].index(record.context)
             assert start == DROPPED + (int(piece) - 1) * LENGTH
             assert len(contexts[like, number]) - start - LENGTH >= DROPPED
-            assert (len(record.context), record.input, record.answers) == (LENGTH, f"Why {number}?", (like,))
+            assert (len(record.context), record.input, record.answers) == (LENGTH, f"Why {number}?", ())
             places.add((number, piece))
         assert len(places) == len(records)
     assert sum(taken.values()) == min(COUNT, sum(available.values()))
     for like, count in taken.items():  # a dataset with fewer pieces than another has no more
         assert count == available[like] or count >= max(taken.values()) - 1
+
+
+def test_an_answer_to_a_piece_has_no_score(run, tmp_path):
+    line = json.dumps({"context": "words " * 6000, "input": "Why?", "answers": ["so"]}) + "\n"
+    for dataset in CONFIG["datasets"].values():
+        (tmp_path / f"{dataset['like']}.jsonl").write_text(line)
+    words = ("data=longbench_middles", f"data.root={tmp_path}", "task=lcc_middle", "trace=true", "timing.per_dataset=0")
+    code, _, err = run("method=lazyllm", *words)
+    assert code == 0, err
+    (row,) = rows(folders(tmp_path / "runs")[0])
+    assert (row["score"], row["unmodified_score"], row["answers"]) == (None, None, [])
+    assert row["prediction"]

@@ -59,13 +59,13 @@ def test_each_record_gets_the_schedule_tuned_without_it(use, halves, lazybench, 
     assert folder.parts[-2] == "lazyllm"
     assert len(rows(folder)) == 4
     assert "matched_on" not in yaml.safe_load((folder / "config.yaml").read_text())
-    source = f"found {SCHEDULES[0]} on {len(first)} records and {SCHEDULES[1]} on {len(second)} records of sample"
-    assert f"matched to 2x: {source}" in shown
+    settings, origin = " and ".join(SCHEDULES), f"found on {len(first)} and {len(second)} records of sample"
+    assert f"matched to 2x: {settings}, {origin}" in shown
     code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")
     assert code == 0, err
     assert "which favours" not in out
     for name in ("report.md", "report.html"):
-        assert source in (tmp_path / "report" / name).read_text(), name
+        assert f"{settings}; {origin}" in (tmp_path / "report" / name).read_text(), name
 
 
 @pytest.mark.parametrize("half", ["null", "first"])

@@ -167,6 +167,16 @@ def test_the_papers_numbers_stand_beside_its_methods_on_longbench(runs, made, ch
         assert (f"Paper, {model}: Score" in cells.get("table1", pd.DataFrame())) == is_shown
 
 
+def test_records_without_references_have_no_score(runs, made):
+    rows = [line | {"answers": [], "score": None, "unmodified_score": None} for line in rows_of(TASK)]
+    for name in ("lazyllm", "static_pruning"):
+        write_run(runs, name, rows, traces=kl_traces(rows))
+    cells = made()
+    assert [*cells] == ["fidelity", "table2", "paired"]
+    assert not any("core" in column for table in cells.values() for column in table)
+    assert cells["paired"]["Records"].tolist() == [str(len(rows))]
+
+
 def test_without_a_run_of_it_the_unmodified_score_is_a_column(runs, made):
     write_run(runs, "lazyllm", rows_of(TASK))
     assert "Unmodified score" in made()["table1"]
