@@ -28,7 +28,7 @@ def equal_time(block: Block) -> pd.DataFrame:
     The logarithm of the KL is linear in that of the speedup between two rows; nothing is extrapolated. The speedup is
     the one, of those of all rows, that lies within the speedups of most methods, the largest of several; random drop,
     which is far worse, does not count. The interval is of a Bayesian bootstrap that resamples records with their times
-    and divergences.
+    and divergences; a sample in which the speedup lies outside takes the nearer row.
 
     Returns:
         `COLUMNS`: a line per method with several rows; its KLs are missing where the speedup lies outside its own.
@@ -62,7 +62,8 @@ def _interpolated(first: _Point, second: _Point, speedup: float) -> dict[str, fl
     result = dict(zip(("geometric_kl", "kl"), values, strict=True))
     if first.records["_id"].tolist() == second.records["_id"].tolist():
         (starts, kls), (ends, others) = _samples(first.records), _samples(second.records)
-        sampled = np.exp(kls + (others - kls) * (np.log(speedup) - starts) / (ends - starts))
+        shares = np.clip((np.log(speedup) - starts) / (ends - starts), 0, 1)
+        sampled = np.exp(kls + (others - kls) * shares)
         low, high = (rounded(float(np.quantile(sampled, end))) for end in ENDS)
         result |= {"geometric_kl_low": low, "geometric_kl_high": high}
     return result
