@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from lazybench.analysis import labels
 from lazybench.analysis.averages import ANSWER, GEOMETRIC_KL, MEAN, SCORE_DIFFERENCE, TTFT
@@ -158,6 +158,7 @@ def figure5(block: Block, values: pd.DataFrame, styles: Styles) -> Drawn:
     layout = [[first, first, *row] for row in in_rows(others, -(-len(others) // 2))] if others else [[first]]
     height = 1.5 if len(layout) > 1 else 2.2
     figure, grid = panels(layout, height, "speedup of the first token (×)", "score difference (points)", sharex=True)
+    grid[first].xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))  # for narrow panels
     for title, part in parts.items():
         grid[title].axhline(0, **REFERENCE)
         _lines(grid[title], part, TTFT.key, SCORE_DIFFERENCE.key, styles)
