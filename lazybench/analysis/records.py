@@ -90,7 +90,7 @@ def answers_table(lines: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
         seeds = [repeat.get("score") for repeat in line.get("repeats") or []]
         shares = [repeat.get("identical_tokens") for repeat in line.get("repeats") or [line]]
         # Half a surrogate pair cannot be written.
-        line = {**line, **{key: json.dumps(line[key]) for key in _REFERENCES if line.get(key)}}
+        line = {**line, **{key: json.dumps(line[key]) if line.get(key) else "" for key in _REFERENCES}}
         texts = {key: line[key].encode("utf-8", "replace").decode() for key in _TEXTS if line.get(key)}
         same = {} if None in shares else {"identical_answer": fmean(share == 1 for share in shares)}
         scores = {} if None in seeds else {"score_by_seed": " ".join(f"{score:.6g}" for score in seeds)}
