@@ -19,7 +19,8 @@ def _is_texts(value: object) -> bool:
 
 _RULES = {
     **dict.fromkeys(_TEXTS, Rule("a string", lambda value: isinstance(value, str))),
-    "answers": Rule("a list of one string or more", _is_texts),
+    # JSON has no tuples: an empty one is that of a `Record` without references.
+    "answers": Rule("a list of one string or more", lambda value: value == () or _is_texts(value)),
     "all_classes": Rule("null or a list of one string or more", lambda value: value is None or _is_texts(value)),
     "length": Rule("a whole number of words", lambda value: type(value) is int and value >= 0),
     **dict.fromkeys(_OPTIONAL, Rule("null or a string", lambda value: value is None or isinstance(value, str))),
@@ -77,9 +78,7 @@ def to_records(rows: Iterable[tuple[str, Any]], dataset: str) -> Iterator[Record
         if isinstance(row, Mapping):
             defaults = {"_id": str(number), "dataset": dataset, "language": "en"}
             row = {**defaults, "length": len(str(row.get("context")).split()), **row}
-        # JSON has no tuples: an empty one is that of a `Record` without references.
-        has_references = not isinstance(row, Mapping) or row.get("answers") != ()
-        if wrong := wrong_fields(row, [field for field in _RULES if field != "answers" or has_references]):
+        if wrong := wrong_fields(row):
             raise LazyBenchError(f"{where}: {wrong}")
         if row["dataset"] != dataset:
             raise LazyBenchError(f"{where}: 'dataset' must be {dataset!r}, not {row['dataset']!r}")
