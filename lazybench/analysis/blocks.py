@@ -22,6 +22,7 @@ from lazybench.identity import class_name, comparable
 # Runs of one row must agree on these in the records that they share.
 _ANSWER = ["prediction", "score"]
 _TRACED = ["first_token_kl", "kl"]
+_LONGBENCH = {"longbench", "lazybench.data.minilongbench.read"}  # sources of its records
 _IN_HEADING = {"weights_format", "dtype", "model.limit", "model.template", "generation_config"}
 
 
@@ -107,6 +108,11 @@ class Block:
     def model_title(self) -> str:
         """Title of the model."""
         return labels.title_of(self.model, "model")
+
+    @property
+    def is_longbench(self) -> bool:
+        """Whether its records are LongBench's, as the paper's are: all of them, or those of MiniLongBench."""
+        return self.runs[0].settings["data"].get("source") in _LONGBENCH
 
     @property
     def title(self) -> str:

@@ -56,11 +56,12 @@ class Finding(NamedTuple):
 def claims(blocks: Sequence[Block]) -> pd.DataFrame | None:
     """Make the table of all claims: `Claim`, `At`, a column per model, and three of verdicts; None without any.
 
-    They are tested on LongBench with LazyLLM: of a model's blocks on the one with the most methods, Figure 6 on all.
+    They are tested on LongBench, or its part MiniLongBench, with LazyLLM: of a model's blocks on the one with the most
+    methods, Figure 6 on all.
     """
     models: dict[str, list[Block]] = {}
     for block in blocks:
-        if block.runs[0].settings["data"].get("source") == "longbench":
+        if block.is_longbench:
             models.setdefault(block.model_title, []).append(block)
     if not any(row.method == _LAZY for own in models.values() for block in own for row in block.rows):
         return None

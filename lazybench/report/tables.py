@@ -96,7 +96,7 @@ def _cells(block: Block, lines: pd.DataFrame, measures: Sequence[Measure], table
             if (best := _best(values, -1 if measure.key in _LEAST_IS_BEST else 1)) is not None:
                 texts[task, best] = f"**{texts[task, best]}**"
         cells[measure.title] = texts.reindex(rows).fillna(NONE).tolist()
-    if table in ("table1", "table2") and block.runs[0].settings["data"].get("source") == "longbench":
+    if table in ("table1", "table2") and block.is_longbench:
         is_first = ~index.duplicated(["task", "method"])
         for model, measure in product(paper.models_beside(block.model), measures):
             keys = zip(index["task"], index["method"], is_first, strict=True)

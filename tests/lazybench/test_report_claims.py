@@ -128,8 +128,9 @@ def test_one_model_is_no_verdict_and_no_longbench_is_no_table(tmp_path, made, re
     folder = report()
     assert "Does the paper hold?" in (folder / "report.md").read_text("utf-8").split("\n## ")[1]
     assert len(pd.read_csv(folder / "claims.csv")) == len(made())
-    write_study(tmp_path / "sample", data={"source": "sample"})
-    assert claims(group(*find([tmp_path / "sample"]))) is None
+    for source, is_longbench in (("sample", False), ("lazybench.data.minilongbench.read", True)):
+        write_study(tmp_path / source, data={"source": source})
+        assert (claims(group(*find([tmp_path / source]))) is not None) == is_longbench
 
 
 def test_later_layers_are_compared_at_each_keep(tmp_path, made):

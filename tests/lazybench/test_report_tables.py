@@ -158,7 +158,12 @@ def test_tables_have_the_papers_form_and_numbers(runs, made):
 
 @pytest.mark.parametrize(
     ("changes", "is_shown"),
-    [({"model": {"name": "smollm2_135m"}}, True), ({"data": {"source": "sample"}}, False), ({"name": "mine"}, False)],
+    [
+        ({"model": {"name": "smollm2_135m"}}, True),
+        ({"model": {"name": "smollm2_135m"}, "data": {"source": "lazybench.data.minilongbench.read"}}, True),
+        ({"data": {"source": "sample"}}, False),
+        ({"name": "mine"}, False),
+    ],
 )
 def test_the_papers_numbers_stand_beside_its_methods_on_longbench(runs, made, changes, is_shown):
     write_run(runs, changes.pop("name", "lazyllm"), rows_of(TASK), **changes)
