@@ -37,11 +37,10 @@ _PREFIXES = ("", "unmodified_", "nothing_pruned_")
 _COUNTS = ("length", "prompt_tokens", "new_tokens", "unmodified_new_tokens")
 _SHARES = ("score", "unmodified_score", "reached_limit", "prompt_computed", "identical_tokens", "identical_answer")
 _NUMBERS = (*_COUNTS, *_SHARES, "first_token_kl", "kl")
-# The scores of several seeds are separated by blanks.
 # In JSON; a file leaves out those that are the same in the line before of the same record.
 _REFERENCES = ["answers", "all_classes"]
-_TEXTS = ("groups", "prediction", "unmodified_prediction", "score_by_seed", "error", "device", "commit", "date")
-_TEXTS += (*_REFERENCES,)
+# The scores of several seeds are separated by blanks.
+_TEXTS = ("groups", "prediction", "score_by_seed", "error", "device", "commit", "date", *_REFERENCES)
 _TIME_NUMBERS = (*(prefix + key for prefix in _PREFIXES for key in TRIAL), "retries", "noisy", "threads")
 TIME_TEXTS = ("timing", "timed_on", "timed_commit", "timed_date")
 COLUMNS = (*KEY, *_NUMBERS, *_TEXTS)

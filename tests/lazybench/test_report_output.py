@@ -38,9 +38,7 @@ def test_a_whole_report_comes_from_its_records_again(tmp_path):
 
 def test_the_records_are_one_tidy_table_that_keeps_every_text(tmp_path, report):
     odd = ["", "NA", "nan", "1.50", ' "a", b\r\nc\rd\n', "é\u2028", "0012", " "]
-    rows = [
-        row("hotpotqa", number, prediction=text, unmodified_prediction=text[::-1]) for number, text in enumerate(odd)
-    ]
+    rows = [row("hotpotqa", number, prediction=text) for number, text in enumerate(odd)]
     times = times_of(rows, {"lazyllm/1": 2.0})
     write_run(tmp_path / "runs", "lazyllm", rows, task="hotpotqa", digest="1", times=times[:5])
     folder = report()
@@ -50,7 +48,6 @@ def test_the_records_are_one_tidy_table_that_keeps_every_text(tmp_path, report):
     assert (table["label"] == "LazyLLM 10:0.7,20:0.5").all()
     (run,), read = find([folder])
     assert run.records["prediction"].tolist() == odd
-    assert run.records["unmodified_prediction"].tolist() == [text[::-1] for text in odd]
     assert len(read) == 5
     before = files(folder)
     assert files(report(f"runs={folder}")) == before
