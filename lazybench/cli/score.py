@@ -3,7 +3,7 @@
 import json
 import sys
 from argparse import ArgumentParser
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -50,11 +50,13 @@ def main(argv: Sequence[str]) -> int:
     known = _known([*flags.config_dir, CONF])
     pairs_by_row: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {}
     for path in dict.fromkeys(flags.files):
-        by_row = {row: _score_lines(path, lines, flags.dataset, known) for row, lines in _read(path).items()}
-        if all(scores["score"] is None for pairs in by_row.values() for _, scores in pairs):
+        default, has_score = flags.dataset or path.stem, False
+        for row, where, line in _read(path):
+            scores = {"path": path} | _score(line, where, default, known)
+            has_score |= scores["score"] is not None
+            pairs_by_row.setdefault(row, []).append((line, scores))
+        if not has_score:
             raise LazyBenchError(f"{path}: there is no prediction in it: one per line was expected")
-        for row, pairs in by_row.items():
-            pairs_by_row.setdefault(row, []).extend(pairs)
     tables, written = [], []
     for row, pairs in pairs_by_row.items():
         scored = pd.DataFrame([scores for _, scores in pairs])
@@ -86,30 +88,22 @@ def _known(folders: Sequence[Path]) -> Known:
     return known
 
 
-def _read(path: Path) -> dict[str, list[tuple[str, dict[str, Any]]]]:
-    """Return the lines of a file with their locations: of a report's records, by the title of their row."""
+def _read(path: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield the lines of a file: the title of the row in a report, else empty; the location, and the line."""
     if path.suffix != ".csv":
         with path.open("rb") as file:
-            return {"": list(parse(file, path))}
+            yield from (("", where, line) for where, line in parse(file, path))
+        return
     try:
         table = read_records(path)[[*_REPORTED]]
         table = table[table["answers"] != ""]  # without references there is no score
-        rows: dict[str, list[tuple[str, dict[str, Any]]]] = {}
         for number, line in enumerate(table.to_dict("records"), start=1):
             line |= {key: json.loads(line[key] or "null") for key in ("answers", "all_classes")}
             line |= {"length": None if pd.isna(line["length"]) else int(line["length"])}
             title = f"{line['model']}, {line['data']}: {line['label']} ({line['conditions']})\n\n"
-            rows.setdefault(title, []).append((f"{path}: record {number}", line))
+            yield title, f"{path}: record {number}", line
     except (ValueError, KeyError) as error:
         raise LazyBenchError(f"{path}: not the records.csv of a report: {first_line(error)}") from error
-    return rows
-
-
-def _score_lines(
-    path: Path, lines: Sequence[tuple[str, dict[str, Any]]], dataset: str | None, known: Known
-) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Return each line of a file with its scores."""
-    return [(line, {"path": path} | _score(line, where, dataset or path.stem, known)) for where, line in lines]
 
 
 def _score(line: Mapping[str, Any], where: str, default: str, known: Known) -> dict[str, Any]:
@@ -119,9 +113,6 @@ def _score(line: Mapping[str, Any], where: str, default: str, known: Known) -> d
         `dataset` and `_id`; LongBench's `score`, None for a failed record; `length` in words and `groups`, if the
         dataset has scores by group; and the scores by other metrics.
     """
-    if "judge" in line:
-        advice = "give files of LongBench's pred.py"
-        raise LazyBenchError(f"{where}: a result of LongBench v2, which has its score in 'judge': {advice}")
     dataset = str(line.get("dataset") or default)
     if dataset not in known:
         hint = "" if line.get("dataset") else " (the line has no 'dataset': name it with --dataset NAME)"

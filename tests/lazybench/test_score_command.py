@@ -143,7 +143,6 @@ def test_custom_datasets_are_found_in_their_configs(tmp_path, capsys):
     ("content", "message"),
     [
         (json.dumps(ROW | {"error": "oom"}), "there is no prediction in it"),
-        ('{"answer": "A", "pred": "A", "judge": true}', ":1: a result of LongBench v2, which has its score in 'judge'"),
         (json.dumps(ROW | {"dataset": "hotpot"}), ":1: unknown dataset 'hotpot': did you mean 'hotpotqa'?"),
         (json.dumps(ROW | {"prediction": None}), ":1: 'prediction' (or 'pred') must be a string, not null"),
         (json.dumps(ROW | {"dataset": "trec"}), ":1: classification needs the class names"),
