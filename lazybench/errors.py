@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 
-_LINE = 600  # characters
+_END = 300  # characters of a long message's beginning and end that are shown
 _SHOWN = 14
 _NEAR = 0.65  # similarity, 0 to 1: `rum` and `run` are that near, `longbench` and `repobench-p` are not
 
@@ -31,11 +31,11 @@ def prefix_errors(prefix: str, kind: type[Exception]) -> Iterator[None]:
         raise LazyBenchError(f"{prefix}: {error}") from error
 
 
-def one_line(message: str, length: int = _LINE) -> str:
-    """Return a message as one printable line of about `length` characters at most; a user may have typed anything."""
+def one_line(message: str) -> str:
+    """Return a message as one printable line of about 600 characters at most; a user may have typed anything."""
     text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in " ".join(message.split()))
     # The beginning names the problem, the end its solution.
-    return text if len(text) <= length else f"{text[: length // 2]}...{text[-length // 2 :]}"
+    return text if len(text) <= 2 * _END else f"{text[:_END]}...{text[-_END:]}"
 
 
 def first_line(error: BaseException) -> str:

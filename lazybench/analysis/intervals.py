@@ -40,14 +40,10 @@ class Estimate:
     records: int = 0  # that it is measured on
     seeds: tuple[float, ...] = ()  # the value of each seed if there are several
 
-    def columns(self, name: str) -> dict[str, float | None]:
-        """Return the value and its interval as columns `name`, `name_low` and `name_high`."""
-        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
-
-def rounded(value: float, decimals: int = 12) -> float:
-    """Round to 10 digits and `decimals`, to hide that machines sum in different orders."""
-    return float(f"{round(value, decimals):.10g}")
+def rounded(value: float) -> float:
+    """Round to 10 digits and 12 decimals, to hide that machines sum in different orders."""
+    return float(f"{round(value, 12):.10g}")
 
 
 @lru_cache(maxsize=8)

@@ -64,7 +64,7 @@ def compare(block: Block) -> pd.DataFrame:
             line: dict[str, Any] = {"operations": target, "first": first.name, "second": second.name}
             line |= {"records": results["score_difference"].records, "kl_records": results["kl_ratio"].records}
             for name, result in results.items():
-                line |= result.columns(name)
+                line |= {name: result.value, f"{name}_low": result.low, f"{name}_high": result.high}
             lines += [line] * any(result.records for result in results.values())  # not all data have scores
     frame = pd.DataFrame(lines)
     return frame.astype(dict.fromkeys(frame.columns.difference(_NAMES), float))

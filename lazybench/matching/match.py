@@ -225,14 +225,10 @@ class Matcher:
         return answer.tokens, answer.logits
 
 
-def interleave(datasets: Sequence[Sequence[Record]]) -> list[Record]:
-    """Return all records, one of each dataset in turn, those of a dataset in the order of their hashes."""
-    return in_turn(sorted(dataset, key=lambda record: record.hash) for dataset in datasets)
-
-
 def split_halves(datasets: Sequence[Sequence[Record]]) -> dict[str, list[Record]]:
-    """Return the interleaved records of each half."""
+    """Return the records of each half, one of each dataset in turn, those of a dataset in the order of their hashes."""
+    ordered = [sorted(dataset, key=lambda record: record.hash) for dataset in datasets]
     return {
-        half: interleave([[record for record in dataset if half_of(record) == half] for dataset in datasets])
+        half: in_turn([record for record in dataset if half_of(record) == half] for dataset in ordered)
         for half in HALVES
     }

@@ -67,7 +67,9 @@ class OnEngine(Method):
 
     @property
     def nothing_pruned(self) -> Method | None:
-        return nothing_pruned(None)
+        method = OnEngine("nothing_pruned")
+        method.ranking = lazyllm.AttentionRanking(revive=False)  # as a model with states requires
+        return method
 
     def check(self, model: PreTrainedModel) -> None:
         lazyllm.enable(model, (), ranking=self.build_ranking())  # refuses models that it cannot prune
@@ -87,18 +89,6 @@ class OnEngine(Method):
         answers = decode([prompt.ids for prompt in prompts], **({} if protected is None else {"protect": protected}))
         pairs = zip(answers, decode.session.sequences, strict=True)
         return [Output(tokens, stats.prompt_computed, stats) for tokens, stats in pairs]
-
-
-def nothing_pruned(model: PreTrainedModel | None) -> OnEngine | None:
-    """Return the engine with nothing pruned as a method; None if it does not support the model."""
-    method = OnEngine("nothing_pruned")
-    method.ranking = lazyllm.AttentionRanking(revive=False)  # as a model with states requires
-    try:
-        if model is not None:
-            method.check(model)
-    except lazyllm.LazyLLMError:
-        return None
-    return method
 
 
 @dataclass

@@ -221,7 +221,6 @@ def figure7(block: Block, values: pd.DataFrame, styles: Styles) -> Drawn:
 
 def speed_by_length(speeds: pd.DataFrame, stem: Path) -> list[Path]:
     """Draw the table of `lazybench speed` as `stem` in PNG and PDF, and return both files."""
-    speeds = speeds.sort_values("tokens")
     first, tokens = speeds.iloc[0], speeds["tokens"]
     titles = {"ttft_speedup": "first token", "generation_speedup": f"answer of {first['new_tokens']} tokens"}
     with style.styled():
