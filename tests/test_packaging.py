@@ -49,7 +49,7 @@ def test_the_versions_that_are_named_are_those_that_are_tested():
     ("line", "says"),
     [
         ("run task=multidoc_qq", "did you mean 'multidoc_qa'?"),
-        slow("run task=code data=longbench data.root=/nowhere", "/nowhere: no such folder"),
+        slow("run task=code data=longbench data.root=/nowhere", "/nowhere cannot be loaded"),
     ],
 )
 def test_missing_things_are_refused_before_slow_imports(line, says):

@@ -129,12 +129,10 @@ def find(roots: Sequence[str | Path]) -> tuple[list[Run], pd.DataFrame]:
         The runs, and all times, with `model` and `data` beside the columns of `times_table`.
 
     Raises:
-        LazyBenchError: a folder is missing or holds no runs, or a run cannot be read.
+        LazyBenchError: there are no runs in a folder, or a run cannot be read.
     """
     runs, times = [], []
     for root in map(Path, roots):
-        if not root.is_dir():
-            raise LazyBenchError(f"runs={root}: no such folder")
         # A folder may have only settings.
         paths = [path for path in run_folders(root) if any(file.exists() for file in journals(path, PREDICTIONS))]
         reports = [path.parent for path in root.rglob(RUNS) if path.with_name(RECORDS).exists()]
@@ -227,7 +225,7 @@ def _read_compact(folder: Path) -> tuple[list[Run], pd.DataFrame]:
     runs = []
     for entry in content["runs"]:
         name = tuple(entry[key] for key in names)
-        records = by_run[name] if name in by_run else table.head(0)
+        records = by_run.get(name, table.head(0))
         runs.append(Run(**entry, folder=str(folder / "/".join(name)), records=records[[*COLUMNS]]))
     timed = table[table["timing"] != ""]
     timed = timed.assign(subject=timed["method"] + "/" + timed["digest"])

@@ -32,13 +32,12 @@ def read(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     return parser.parse_intermixed_args(words)
 
 
-def folders(text: str) -> list[Path]:
-    """Convert an argument to folders, one or several with commas, for `add_argument(type=)`."""
-    return [Path(name.strip()) for name in text.split(",")]
-
-
 def add_runs(parser: ArgumentParser, meaning: str) -> None:
     """Add `--runs`, one output folder or several with commas."""
+
+    def folders(text: str) -> list[Path]:
+        return [Path(name.strip()) for name in text.split(",")]
+
     text = f"{meaning} (default: %(default)s)"
     parser.add_argument("--runs", metavar="FOLDER,...", type=folders, default="results/runs", help=text)
 

@@ -35,8 +35,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _rows(output: Path) -> Iterator[list[str]]:
-    if not output.is_dir():
-        raise LazyBenchError(f"runs={output}: no such folder")
     # Folders of runs are four levels deep.
     folders = [folder for folder in run_folders(output) if len(folder.relative_to(output).parts) == 4]
     if not folders:

@@ -55,8 +55,6 @@ def names(root: str | Path) -> list[str]:
 def _open(root: Path) -> Iterator[dict[str, File]]:
     """Find the files of a folder or archive, by dataset, to be read in the body; see `hub.explain_errors`."""
     with explain_errors(str(root), f"give a folder of {_SUFFIX} files or a {_ARCHIVE}", is_local=True):
-        if not root.exists():
-            raise LazyBenchError(f"{root}: no such folder or archive")
         top: File = root if root.is_dir() else zipfile.Path(root)
         folders = [folder for folder in (top / "data", top) if folder.is_dir()]
         paths = [path for folder in folders for path in folder.iterdir() if path.name.endswith(_SUFFIX)]

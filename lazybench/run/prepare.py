@@ -114,8 +114,6 @@ def prepare(config: RunConfig, resources: Resources) -> Job:
     by_dataset = resources.records_by_dataset(choice.datasets, config.data, config.model)
     records = [record for dataset_records in by_dataset.values() for record in dataset_records]
     notes = [] if choice.left_out is None else [choice.left_out]
-    if empty := ", ".join(name for name, dataset_records in by_dataset.items() if not dataset_records):
-        notes.append(f"data.half={config.data.half} has no record of {empty}: tasks with these have no mean in reports")
     if tokenizer is not None:
         for name in filter(by_dataset.get, by_dataset):
             notes += PromptBuilder(tokenizer, config.model, dataset_configs[name]).warnings(by_dataset[name][0])
