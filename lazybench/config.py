@@ -86,6 +86,10 @@ class ModelConfig(_Checked, section="model."):
         super().__post_init__()
         if self.chat not in (None, "template") and self.chat.count("{prompt}") != 1:
             raise LazyBenchError(f"model.chat={self.chat!r} must be 'template', null or text with one {{prompt}} in it")
+        if fixed := self.template.keys() & {"chat_template", "tokenize", "add_generation_prompt"}:
+            raise LazyBenchError(
+                f"model.template cannot set {sorted(fixed)[0]}, which is always the same: leave it out"
+            )
         if self.template and self.chat != "template":
             keys = " ".join(f"~model.template.{key}" for key in self.template)
             raise LazyBenchError(f"model.template needs model.chat=template: set that, or remove it by {keys}")
