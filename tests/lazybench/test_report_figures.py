@@ -9,18 +9,21 @@ from report_runs import kl_traces, row, rows_of, stage_traces, times_of, write_r
 from lazybench.analysis.blocks import group
 from lazybench.analysis.numbers import numbers, overall, wide
 from lazybench.analysis.records import find
-from lazybench.data.dataset_configs import datasets_of, load_dataset_configs
 from lazybench.report.figures import style
 from lazybench.report.figures.drawings import FIGURES, figure1, figure5, figure6, figure7, speed_against_kl
 
 TASK = ("hotpotqa", "2wikimqa", "musique")
-ALL = datasets_of("all", load_dataset_configs())
+ALL = ("hotpotqa", "2wikimqa", "lcc", "trec")  # of three tasks
 
 
-def draw(figure, root):
-    """Draw a figure of the first block, or of all; return it with the count for its caption, or None."""
+def measured(root):
+    """Return the blocks of the runs in `root`, and their numbers."""
     blocks = group(*find([root]))
-    values = [numbers(block) for block in blocks]
+    return blocks, [numbers(block) for block in blocks]
+
+
+def draw(figure, blocks, values):
+    """Draw a figure of the first block, or of all; return it with the count for its caption, or None."""
     styles = style.method_styles(row.method for block in blocks for row in block.rows)
     with style.styled():
         return figure(blocks, values, styles) if figure is speed_against_kl else figure(blocks[0], values[0], styles)
@@ -48,16 +51,18 @@ def write_methods(root, names=ALL, records=6, **changes):
 
 
 def test_speed_stands_against_kl_in_a_panel_per_model_with_a_line_per_method(tmp_path):
-    for model in ("llama2_7b", "qwen3_4b"):
-        write_methods(tmp_path, model={"name": model})
-    write_run(tmp_path, "baseline", rows_of(ALL), task="all", model={"name": "untimed"})
-    figure, counts = draw(speed_against_kl, tmp_path)
+    write_methods(tmp_path, ("hotpotqa", "lcc"))
+    write_methods(tmp_path, TASK[:1], model={"name": "qwen3_4b"})
+    write_run(tmp_path, "baseline", rows_of(TASK), model={"name": "untimed"})
+    blocks, values = measured(tmp_path)
+    figure, counts = draw(speed_against_kl, blocks, values)
     assert [axes.get_title() for axes in figure.axes] == ["Llama 2 7B Chat", "Qwen3 4B"]
     assert legend(figure) == ["static pruning", "LazyLLM", "unmodified"]
-    assert [text.rpartition(": ")[2] for text in counts.split("; ")] == ["KL over 96 records, times over 96"] * 2
-    points = wide(overall(numbers(group(*find([tmp_path]))[0])), ["answer_speedup", "geometric_kl"])
-    points = points.sort_values(["method", "answer_speedup"])
-    for axes in figure.axes:
+    assert [text.rpartition(": ")[2] for text in counts.split("; ")] == [
+        f"KL over {count} records, times over {count}" for count in (12, 6)
+    ]
+    for axes, own in zip(figure.axes, values, strict=False):
+        points = wide(overall(own), ["answer_speedup", "geometric_kl"]).sort_values(["method", "answer_speedup"])
         drawn = np.concatenate([bars.lines[0].get_xydata() for bars in axes.containers])
         assert [len(bars.lines[0].get_xydata()) for bars in axes.containers] == [1, 2]
         assert np.allclose(drawn, points[["answer_speedup", "geometric_kl"]])
@@ -79,10 +84,11 @@ def test_lines_of_methods_differ_and_are_the_same_in_every_report():
 
 def test_figure_5_has_the_macro_average_and_all_tasks_with_intervals(tmp_path):
     write_methods(tmp_path)
-    figure, counts = draw(figure5, tmp_path)
+    blocks, values = measured(tmp_path)
+    figure, counts = draw(figure5, blocks, values)
     assert legend(figure) == ["static pruning", "LazyLLM", "unmodified"]
-    assert counts.startswith("Macro-average 96, Single-document QA 18, Multi-document QA 18, ")
-    lines = wide(numbers(group(*find([tmp_path]))[0]), ["ttft_speedup", "score_difference"]).sort_values("ttft_speedup")
+    assert counts.startswith("Macro-average 24, Multi-document QA 12, Few-shot learning 6, ")
+    lines = wide(values[0], ["ttft_speedup", "score_difference"]).sort_values("ttft_speedup")
     titles = [axes.get_title() for axes in figure.axes]
     assert (titles[0], {*titles}) == ("Macro-average", {*lines["title"]})
     for axes in figure.axes:
@@ -98,16 +104,19 @@ def test_a_figure_without_something_to_see_is_not_made(tmp_path):
         write_run(tmp_path, "static_pruning", rows, digest=digest, method={"keep": keep})
     constant = [trace | {"computed": trace["computed"][:1] * 4} for trace in stage_traces(rows)]
     write_run(tmp_path, "lazyllm", rows, method={"schedule": "10:0.5"}, traces=constant)
-    assert [draw(figure, tmp_path) for figure in (speed_against_kl, *FIGURES)] == [None] * (1 + len(FIGURES))
+    blocks, values = measured(tmp_path)
+    figures = (speed_against_kl, *FIGURES)
+    assert [draw(figure, blocks, values) for figure in figures] == [None] * len(figures)
     write_times(tmp_path, times_of(rows, {"static_pruning/a": 2.0, "static_pruning/b": 3.0}))
-    made = {figure.__name__ for figure in (speed_against_kl, *FIGURES) if draw(figure, tmp_path)}
+    blocks, values = measured(tmp_path)
+    made = {figure.__name__ for figure in figures if draw(figure, blocks, values)}
     assert made == {"figure1"}  # scores are equal, LazyLLM has one layer and revives nothing
 
 
 def test_figure_1_counts_the_records_that_were_timed_and_has_the_papers_own_numbers(tmp_path):
     rows = rows_of(TASK)
     write_run(tmp_path, "lazyllm", rows, digest="1", times=times_of(rows[::3], {"lazyllm/1": 2.0}))
-    (axes,) = draw(figure1, tmp_path)[0].axes
+    (axes,) = draw(figure1, *measured(tmp_path))[0].axes
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert labels == ["Multi-document QA, n=4", "paper: Llama 2 7B, A100"]
     assert axes.texts[-1].get_text() == "23%, 21×"
@@ -118,7 +127,7 @@ def test_figure_6_has_a_line_a_keep_and_ticks_where_the_data_are(mark, tmp_path)
     for layer, keep in product((3, 7, 26), (0.5, 0.3)):
         rows, settings = rows_of(TASK, seed=layer), {"schedule": f"{layer}{mark}:{keep}"}
         write_run(tmp_path, "lazyllm", rows, digest=f"{layer}-{keep}", method=settings, traces=kl_traces(rows, keep))
-    figure, _ = draw(figure6, tmp_path)
+    figure, _ = draw(figure6, group(*find([tmp_path])), [None])
     assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["3", "7", "26"]
     assert legend(figure) == ["keep 0.5", "keep 0.3"]
     first, second = (container.lines[0].get_ydata().mean() for container in figure.axes[0].containers)
@@ -129,7 +138,7 @@ def test_figure_7_ends_where_half_still_generate(tmp_path):
     ends = (9, 7, 7, 7, 7, 2, 2, 1)  # steps of each record's generation
     rows = [row("hotpotqa", number, new_tokens=steps) for number, steps in enumerate(ends)]
     write_run(tmp_path, "lazyllm", rows, task="hotpotqa", traces=stage_traces(rows))
-    figure, counts = draw(figure7, tmp_path)
+    figure, counts = draw(figure7, *measured(tmp_path))
     (axes,) = figure.axes
     assert [line.get_xdata()[-1] for line in axes.lines[1:]] == [6, 6]  # one of eight generates on
     assert (axes.get_title(), counts) == ("LazyLLM", "LazyLLM 8 records, 5 at the last step")
