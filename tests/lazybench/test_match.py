@@ -164,7 +164,7 @@ def test_each_half_of_the_records_is_tuned_for_the_other(call, lazybench, monkey
 
 
 def test_only_edited_and_cut_rows_are_measured_again(call, monkeypatch, matches):
-    assert call(*TUNED)[0] == 0
+    assert call(*TUNED, "answer_tokens=2")[0] == 0
     edited, cut, *_ = (matches / "measured").glob("*.jsonl")
     before, *others = edited.read_text().splitlines()
     edited.write_text("\n".join([json.dumps(json.loads(before) | {"record": "as it was"}), *others]) + "\n")
@@ -172,7 +172,7 @@ def test_only_edited_and_cut_rows_are_measured_again(call, monkeypatch, matches)
     measured = []
     kl = match.kl
     monkeypatch.setattr(match, "kl", lambda *args: measured.append(args) or kl(*args))
-    assert call(*TUNED)[0] == 0
+    assert call(*TUNED, "answer_tokens=2")[0] == 0
     assert len(measured) == 2
     assert all(json.loads(line) for line in cut.read_text().splitlines())
 
