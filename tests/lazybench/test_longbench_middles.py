@@ -46,7 +46,7 @@ def test_pieces_are_disjoint_middles_spread_evenly_over_datasets_and_records(tmp
         assert count == available[like] or count >= max(taken.values()) - 1
 
 
-def test_an_answer_to_a_piece_has_no_score(run, lazybench, tmp_path):
+def test_an_answer_to_a_piece_has_no_score(run, report, lazybench, tmp_path):
     line = json.dumps({"context": "words " * 6000, "input": "Why?", "answers": ["so"]}) + "\n"
     for dataset in CONFIG["datasets"].values():
         (tmp_path / f"{dataset['like']}.jsonl").write_text(line)
@@ -56,8 +56,7 @@ def test_an_answer_to_a_piece_has_no_score(run, lazybench, tmp_path):
     (row,) = rows(folders(tmp_path / "runs")[0])
     assert (row["score"], row["unmodified_score"], row["answers"]) == (None, None, [])
     assert row["prediction"]
-    code, _, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")
-    assert code == 0, err
-    assert read_records(tmp_path / "report/records.csv")["answers"].tolist() == [""]
-    code, _, err = lazybench("score", str(tmp_path / "report/records.csv"))
+    records = report() / "records.csv"
+    assert read_records(records)["answers"].tolist() == [""]
+    code, _, err = lazybench("score", str(records))
     assert (code, "there is no prediction in it" in err) == (2, True)

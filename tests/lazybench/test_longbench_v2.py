@@ -52,7 +52,7 @@ def test_the_official_prompt(file, tmp_path, tokenizer):
     assert prompt.text == PROMPT
 
 
-def test_a_run_is_scored_and_reported_by_difficulty_and_length(run, lazybench, file, tmp_path, capsys):
+def test_a_run_is_scored_and_reported_by_difficulty_and_length(run, report, file, tmp_path, capsys):
     words = ("data=longbench_v2", f"data.root={file}", "data.limit=null", "task=longbench_v2")
     quick = ("method=baseline", "timing.per_dataset=0")
     code, out, err = run(*words, *quick)
@@ -72,7 +72,6 @@ def test_a_run_is_scored_and_reported_by_difficulty_and_length(run, lazybench, f
         assert re.search(table, run(*words, *quick)[1])
     numbers = json.loads((folder / "scores.json").read_text())["datasets"]["longbench_v2"]
     assert (numbers["score"], numbers["score_by_group"]) == (75, SCORES)
-    assert lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")[0] == 0
-    text = (tmp_path / "report/report.md").read_text("utf-8")
+    text = (report() / "report.md").read_text("utf-8")
     cells = " | ".join(f"{value}.00" for value in SCORES.values())
     assert f"| longbench_v2 | unmodified | {cells} |" in text

@@ -59,6 +59,7 @@ def test_repeats_in_which_the_clock_drifts_are_counted(speed, monkeypatch, power
     reads = count()
     clock = SimpleNamespace(perf_counter=lambda: float(next(reads) ** power))
     monkeypatch.setattr("lazybench.model.decoding.time", clock)
+    monkeypatch.setattr("lazybench.cli.speed.speed_by_length", lambda *_: [])
     code, table, err = speed("lengths=[64]")
     assert code == 0, err
     (row,) = table.to_dict("records")
