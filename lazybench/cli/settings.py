@@ -79,7 +79,7 @@ def compose_jobs(command: str, words: Sequence[str], multirun: bool = False) -> 
             common = [each.input_line for each in parsed if each.key_or_group.partition(".")[0] not in GROUPS]
             params = []
             # Only a group that is added, such as +experiment=, has a sweep of its own.
-            if any(each.is_add() or each.key_or_group.startswith("hydra.sweeper") for each in parsed):
+            if any(each.is_add() or each.key_or_group.startswith("hydra") for each in parsed):
                 sweeper = hydra.compose_config(name, common, RunMode.MULTIRUN, from_shell=False).hydra.sweeper
                 params = [f"{key}={values}" for key, values in (sweeper.params or {}).items()]
             overrides = parser.parse_overrides([*params, *words])
