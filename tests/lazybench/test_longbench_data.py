@@ -57,7 +57,7 @@ row_of = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(rows=st.lists(row_of, min_size=1, max_size=4), data=st.data())
 def test_any_text_in_a_record_is_read_as_python_reads_it(tmp_path_factory, rows, data):
     rows = [row | {"_id": str(number)} for number, row in enumerate(rows)]

@@ -16,7 +16,7 @@ CONFIG = yaml.safe_load((CONF / "data/longbench_middles.yaml").read_text("utf-8"
 LENGTHS = st.lists(st.integers(0, DROPPED * 12), min_size=1, max_size=4)
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.fixed_dictionaries({like["like"]: LENGTHS for like in CONFIG["datasets"].values()}))
 def test_pieces_are_disjoint_middles_spread_evenly_over_datasets_and_records(tmp_path_factory, lengths):
     root, contexts, available = tmp_path_factory.mktemp("records"), {}, {}

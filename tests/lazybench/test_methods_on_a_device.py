@@ -27,7 +27,7 @@ def answered(ran):
     """Run a method on two records in a batch, one of which is timed; returns their rows, but for their source."""
 
     def call(name, device, dtype="float32"):
-        words = [f"method={name}", f"model.device={device}", f"model.dtype={dtype}", "model.limit=150"]
+        words = [f"method={name}", f"model.device={device}", f"model.dtype={dtype}", "model.limit=300"]
         if name in ("lazyllm", "lazyllm+"):
             words.append(f"method.schedule=[{SCHEDULE}]")
         elif name == "random_drop":

@@ -51,7 +51,7 @@ def test_all_21_datasets_and_237_records_are_there():
     assert (len(DATASETS), sum(CONFIGS[name].records for name in DATASETS.values())) == (21, 237)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from([*DATASETS]), st.text(), st.text(st.characters(exclude_characters="\n")))
 def test_records_come_back_from_prompts(tmp_path_factory, like, context, question):
     root, template = tmp_path_factory.mktemp("clone"), OPENCOMPASS.get(like, CONFIGS[DATASETS[like]].prompt)

@@ -18,7 +18,7 @@ LAYER = 1
 SPECIAL = [0, 1, 2]
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 1000), length=st.integers(2, 40), keep=st.sampled_from([0.1, 0.5, 0.9]))
 def test_gemfilter_keeps_the_highest_pooled_raw_scores(seed, length, keep):
     method = GemFilter("gemfilter", layer=LAYER, keep=keep)
@@ -39,7 +39,7 @@ def test_gemfilter_keeps_the_highest_pooled_raw_scores(seed, length, keep):
     assert output.prompt_computed == pytest.approx(2 / 4 + count / length)  # both passes
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 1000), length=st.integers(2, 40), keep=st.sampled_from([0.1, 0.5, 0.9]))
 def test_fastkv_keeps_the_window_and_the_tokens_it_attends_to(seed, length, keep):
     method = FastKV("fastkv", layer=LAYER, keep=keep, window=4, pooling=3)

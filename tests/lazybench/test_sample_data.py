@@ -57,7 +57,7 @@ def test_the_line_of_code_completes_the_last_function(dataset):
         assert re.search(rf"^(def )?{name}\b", files[int(part[1])] if part else last, re.MULTILINE)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.sampled_from(sample.DATASETS), st.integers(512, 5000), st.integers(0, 10**9), st.sampled_from([3.1, 4, 6]))
 def test_length_is_near_the_target_and_never_above(dataset, tokens, seed, characters):
     def count(text):

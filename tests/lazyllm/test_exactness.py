@@ -93,8 +93,7 @@ def test_known_answers(case):
     assert to_lists(stats.positions) == expected["active_positions"]
     trace = reference.run(model, prompt, stages, count)
     assert_traced(stats, expected["tokens"], trace)
-    unmodified = families.generate(model, torch.tensor([prompt]), count).sequences
-    assert unmodified[0, len(prompt) :].tolist() == expected["unmodified_tokens"]
+    assert reference.run(model, prompt, [], count).tokens == expected["unmodified_tokens"]
 
 
 @st.composite
@@ -103,7 +102,7 @@ def schedules(draw, num_layers=5):
     return [(layer, draw(st.sampled_from([0.05, 0.2, 0.33, 0.5, 0.7, 0.9, 1.0]))) for layer in layers]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     family=st.sampled_from(["llama", "mistral", "qwen2", "qwen3"]),
     seed=st.integers(0, 1000),
@@ -129,7 +128,7 @@ def test_agrees_with_plain_loops_step_by_step(family, seed, length, stages, ever
     )
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     seed=st.integers(0, 1000), length=st.integers(1, 40), layer=st.integers(0, 3), keep=st.sampled_from([0.1, 0.4, 0.8])
 )

@@ -85,7 +85,7 @@ any_parts = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 1000), length=st.integers(1, 18), stages=schedules(LAYERS), parts=any_parts)
 def test_agrees_with_the_formula_whatever_the_parts(model, seed, length, stages, parts):
     check_by_naive(model, stages, families.prompt(length, seed), 4, parts)

@@ -95,7 +95,7 @@ def test_what_is_protected_later_is_revived_where_it_can_be(model, parts, more):
     assert stats.protected == 30
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.sets(st.integers(0, 59), max_size=59), st.sampled_from(["eq1", "plus", "static"]), st.sampled_from([None, 17])
 )
@@ -206,7 +206,7 @@ def as_json(value):
 said_texts = st.text('ab <>/user"\n', max_size=12)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["user", "assistant", "tool"]), said_texts | st.lists(said_texts, max_size=3)),

@@ -78,7 +78,7 @@ def test_turns_are_the_references(family, chunk):
     st.integers(1, 3),
     st.integers(0, 2**16),
 )
-@settings(max_examples=8, derandomize=True, deadline=None)
+@settings(max_examples=15, derandomize=True, deadline=None)
 def test_any_conversation(lengths, keeps, new_tokens, chunk, every, seed):
     model = families.build("llama", seed=seed % 3, dtype=torch.float64)
     turns = [random_ids(length, seed + index) for index, length in enumerate(lengths)]
