@@ -26,10 +26,12 @@ def trace_means(rows: Collection[Mapping[str, Any]]) -> dict[str, Any]:
     """
     computed = [row for row in rows if row.get("computed")]
     attention = [row["attention"] for row in rows if row.get("attention")]
-    return (_computed(computed) if computed else {}) | (_attention(attention) if attention else {})
+    return _computed(computed) | _attention(attention)
 
 
 def _computed(rows: list[Mapping[str, Any]]) -> dict[str, Any]:
+    if not rows:
+        return {}
     # Folds of a matched method may prune after different layers.
     layers, _ = Counter(tuple(row["stages"]) for row in rows).most_common(1)[0]
     rows = [row for row in rows if tuple(row["stages"]) == layers]
@@ -42,6 +44,8 @@ def _computed(rows: list[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _attention(traced: list[Mapping[str, Any]]) -> dict[str, Any]:
+    if not traced:
+        return {}
     maps = np.mean([_rebin(np.asarray(attention["map"], dtype=float)) for attention in traced], axis=0)
     mass = np.asarray([attention["sorted_mass"] for attention in traced], dtype=float)
     return {"attention": {"records": len(traced), "map": maps.round(5).tolist(), **_spread(mass)}}

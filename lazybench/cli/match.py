@@ -45,7 +45,7 @@ def main(config: MatchConfig) -> Path:
     name = str(HydraConfig.get().runtime.choices["method"]).replace("/", "_")
     with writing(folder):
         (folder / "method").mkdir(parents=True, exist_ok=True)
-    with locked(folder / "measured" / f".{name}.lock"):
+    with locked(folder / "measured" / f".{name}.lock", work=f"matches {name} in {folder}"):
         cache_key = _cache_key(config, method, resources, machine)
         model = load_model(config.model) if config.tune else resources.skeleton(config.model)  # to count operations
         matcher = Matcher(config, method, name, model, halves, prompts, cache_key)

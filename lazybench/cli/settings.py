@@ -78,7 +78,7 @@ def compose_jobs(command: str, words: Sequence[str], multirun: bool = False) -> 
             parsed = parser.parse_overrides([*words])
             common = [each.input_line for each in parsed if each.key_or_group.partition(".")[0] not in GROUPS]
             params = []
-            # Only a group that is added, such as +experiment=, has a sweep of its own.
+            # Only what is added, such as +experiment=, and Hydra's own settings can have a sweep; composing takes long.
             if any(each.is_add() or each.key_or_group.startswith("hydra") for each in parsed):
                 sweeper = hydra.compose_config(name, common, RunMode.MULTIRUN, from_shell=False).hydra.sweeper
                 params = [f"{key}={values}" for key, values in (sweeper.params or {}).items()]

@@ -159,4 +159,7 @@ def _json_rows(file: str, config: Any) -> Iterator[dict[str, Any]]:
             yield from (row for _, row in parse((line.encode() for line in chain([first], opened)), file, decode))
             return
         rows = decode((first + opened.read()).strip())
-    yield from rows if config.field is None else rows[config.field]
+    for row in rows if config.field is None else rows[config.field]:
+        if not isinstance(row, dict):
+            raise LazyBenchError(f"{file}: each row must be a JSON object, not {row!r:.60}")
+        yield row

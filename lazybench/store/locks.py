@@ -42,14 +42,17 @@ class Lock:
 
 
 @contextmanager
-def locked(path: Path, timeout_s: float = _TIMEOUT_S) -> Iterator[None]:
-    """Hold the exclusive lock on `path`, whose folder is made; `Busy` if another process has it for `timeout_s`."""
+def locked(path: Path, timeout_s: float = _TIMEOUT_S, work: str | None = None) -> Iterator[None]:
+    """Hold the exclusive lock on `path`, whose folder is made; `Busy` if another process has it for `timeout_s`.
+
+    `work` describes in the message what that process does; by default it is at work in the folder.
+    """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = Lock(path, timeout_s)
     with closing(lock):
         if not lock.acquire():
-            raise Busy(f"another process is at work in {path.parent}")
+            raise Busy(f"another process {work or f'is at work in {path.parent}'}")
         yield
 
 

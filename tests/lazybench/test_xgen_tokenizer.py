@@ -57,7 +57,7 @@ _PIECES = st.one_of(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(_PIECES, max_size=30).map("".join))
 def test_any_text_is_tiktokens(text):
     """Its ids, and the text of any part of them."""
@@ -85,6 +85,7 @@ def test_another_vocabulary_is_refused(tmp_path, content):
 def test_the_config_names_it_unless_the_folder_has_one_of_its_own(tmp_path):
     conf = yaml.safe_load((CONF / "model" / "xgen_7b.yaml").read_text())
     conf["tokenizer"]["vocabulary"] = str(gpt2_folder())
+    assert len(load_tokenizer(ModelConfig(**conf))) == 51200
     save_tiny_model(tmp_path, byte_tokenizer())
     assert len(load_tokenizer(ModelConfig(**conf | {"path": str(tmp_path)}))) == 258
     for path in tmp_path.glob("*token*"):
