@@ -172,7 +172,8 @@ def conditions(run: Run) -> dict[str, str]:
     """Return the values, as text by name, that comparable runs share if both have them."""
     values = comparable(run.settings, run.environment, {name: run.configs[name] for name in run.datasets})
     values["generation_config"] = run.environment.get("generation_config")
-    values[f"records of {run.settings['task']}"] = run.settings.get("records")
+    digest, count = str(run.settings.get("records")), sum(run.settings["records_of"].values())
+    values[f"records of {run.settings['task']}"] = f"{count} ({digest[:8]})"
     values[f"class of {run.method}"] = class_name(run.settings["method"])
     return {key: labels.short(str(None if value in ([], {}) else value)) for key, value in values.items()}
 
@@ -199,7 +200,7 @@ def group(runs: Sequence[Run], times: pd.DataFrame) -> list[Block]:
         heading = _heading(block[0])
         known = {key: {shared[key] for shared in siblings if key in shared} for key in own}
         heading += [f"{key}={own[key]}" for key in own if len(known[key]) > 1 and key not in _IN_HEADING]
-        stem = "_".join(name) + (f"_{siblings.index(own) + 1}" if len(siblings) > 1 else "")
+        stem = "_".join(name) + (f"_{number}" if (number := siblings.index(own) + 1) > 1 else "")
         rows = _timed(_rows(block), times[(times["model"] == name[0]) & (times["data"] == name[1])])
         blocks.append(Block(*name, rows, ", ".join(heading), stem, _sentence(rows)))
     return blocks

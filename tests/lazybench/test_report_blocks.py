@@ -33,7 +33,7 @@ def blocks(runs):
         ({"model": {"limit": 1000}}, "prompts up to 1,000 tokens"),
         ({"model": {"template": {"enable_thinking": False}}}, "template enable_thinking=False"),
         ({"data": {"limit": 2}}, "data.limit=2"),
-        ({"records": "0" * 64}, "records of multidoc_qa=00"),
+        ({"records": "0" * 64}, "records of multidoc_qa=12 (00000000)"),
         ({"method": {"_target_": "mine.Mine"}}, "class of lazyllm=Mine"),
     ],
 )
