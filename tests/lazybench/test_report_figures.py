@@ -138,7 +138,9 @@ def test_figure_7_ends_where_half_still_generate(tmp_path):
     ends = (9, 7, 7, 7, 7, 2, 2, 1)  # steps of each record's generation
     rows = [row("hotpotqa", number, new_tokens=steps) for number, steps in enumerate(ends)]
     write_run(tmp_path, "lazyllm", rows, task="hotpotqa", traces=stage_traces(rows))
+    single = {"schedule": "10:0.5"}  # of Figure 6 only
+    write_run(tmp_path, "lazyllm", rows, digest="2", task="hotpotqa", method=single, traces=stage_traces(rows))
     figure, counts = draw(figure7, *measured(tmp_path))
     (axes,) = figure.axes
     assert [line.get_xdata()[-1] for line in axes.lines[1:]] == [6, 6]  # one of eight generates on
-    assert (axes.get_title(), counts) == ("LazyLLM", "LazyLLM 8 records, 5 at the last step")
+    assert counts == "LazyLLM, 10:0.7,20:0.5 8 records, 5 at the last step"

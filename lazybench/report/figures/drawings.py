@@ -195,7 +195,7 @@ def figure6(block: Block, values: pd.DataFrame, styles: Styles) -> Drawn:
 def figure7(block: Block, values: pd.DataFrame, styles: Styles) -> Drawn:
     """Plot the tokens used by step, a panel per row that revives tokens; its runs must prune after the same layers."""
     traced = []
-    for row in block.rows:
+    for row in block.compared:
         traces = [run.traces for run in row.runs if "computed" in run.traces]
         revives = any(len({*stage}) > 1 for trace in traces for stage in trace["computed"]["mean"])
         if revives and len({tuple(trace["layers"]) for trace in traces}) == 1:
