@@ -143,4 +143,5 @@ def test_figure_7_ends_where_half_still_generate(tmp_path):
     figure, counts = draw(figure7, *measured(tmp_path))
     (axes,) = figure.axes
     assert [line.get_xdata()[-1] for line in axes.lines[1:]] == [6, 6]  # one of eight generates on
+    assert axes.get_title() == "LazyLLM, 10:0.7, 20:0.5"
     assert counts == "LazyLLM, 10:0.7,20:0.5 8 records, 5 at the last step"
