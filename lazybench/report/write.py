@@ -45,16 +45,19 @@ def write(out: Path, blocks: Sequence[Block]) -> list[str]:
         if verdicts is not None:
             verdicts.to_csv(folder / "claims.csv", index=False, lineterminator="\n")
         common, drawn = _draw(folder, blocks, values)
-        sections = []
+        sections: list[dict[str, Any]] = []
+        floats: dict[str, list[str]] = {}  # LaTeX of all blocks by the file's name
         for block, figures, *numbered in zip(blocks, drawn, values, pairs, times, strict=True):
             section = {"block": block, "notes": block.notes(), "tables": tables(block, *numbered)}
             for table in section["tables"]:
                 caption = f"{re.sub('^Table [12]. ', '', table.title)}: {block.title}."
                 text = latex(f"{table.name}-{block.stem}", caption, table.cells)
-                (folder / f"{table.name}_{block.stem}.tex").write_text(text, "utf-8")
+                floats.setdefault(table.name, []).append(text)
             notes = [f"{block.title}: {block.conditions}.", *section["notes"]]
-            (folder / f"notes_{block.stem}.tex").write_text("\n".join(map(escaped, notes)) + "\n", "utf-8")
+            floats.setdefault("notes", []).append("\n".join(map(escaped, notes)) + "\n")
             sections.append(section | {"figures": figures, "commands": _commands(block)})
+        for name, parts in floats.items():
+            (folder / f"{name}.tex").write_text("\n".join(parts), "utf-8")
         pages = Environment(loader=PackageLoader("lazybench.report", ""), autoescape=select_autoescape(["html"]))
         for template, name in (("report.md.jinja", "report.md"), ("page.html", "report.html")):
             shown = {"claims": verdicts, "common": common, "sections": sections, "reading": READING}

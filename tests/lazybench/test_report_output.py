@@ -74,7 +74,7 @@ def test_the_page_is_whole_and_loads_nothing(tmp_path, report):
     assert "python -m lazybench run --config-dir FOLDER/conf data.root=FOLDER/LB" in text
     assert not any(b"/home/me" in content for content in files(folder).values())
     assert r"odd\|_&" in (folder / "report.md").read_text("utf-8")
-    assert r"odd$|$\_\&" in (folder / "others_llama2_7b_longbench.tex").read_text("utf-8")
+    assert r"odd$|$\_\&" in (folder / "others.tex").read_text("utf-8")
 
 
 @pytest.fixture
