@@ -45,7 +45,7 @@ def write(out: Path, blocks: Sequence[Block]) -> list[str]:
         if verdicts is not None:
             verdicts.to_csv(folder / "claims.csv", index=False, lineterminator="\n")
         common, drawn = _draw(folder, blocks, values)
-        sections: list[dict[str, Any]] = []
+        sections = []
         floats: dict[str, list[str]] = {}  # LaTeX of all blocks by the file's name
         for block, figures, *numbered in zip(blocks, drawn, values, pairs, times, strict=True):
             section = {"block": block, "notes": block.notes(), "tables": tables(block, *numbered)}
